@@ -1,0 +1,102 @@
+package database
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// MySQL's error numbers that mean something to us.
+const (
+	myDuplicateEntry   = 1062
+	myErrorDuringCmt   = 1180
+	myLockWaitTimeout  = 1205
+	myDeadlock         = 1213
+	myQueryInterrupted = 1317
+	myServerShutdown   = 1053
+)
+
+// UniqueKey names a unique key the way both dialects report it: MySQL by its name, SQLite by its columns.
+type UniqueKey struct {
+	Table   string
+	Name    string // "PRIMARY" for the primary key
+	Columns []string
+}
+
+// ViolatedBy reports whether err is a duplicate entry for exactly this key.
+func (k UniqueKey) ViolatedBy(err error) bool {
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		return my.Number == myDuplicateEntry &&
+			(strings.HasSuffix(my.Message, "for key '"+k.Table+"."+k.Name+"'") || strings.HasSuffix(my.Message, "for key '"+k.Name+"'"))
+	}
+	if code, lite := sqliteCode(err); code == sqlite3.SQLITE_CONSTRAINT_UNIQUE || code == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY {
+		columns := make([]string, len(k.Columns))
+		for i, c := range k.Columns {
+			columns[i] = k.Table + "." + c
+		}
+		return strings.Contains(lite.Error(), fmt.Sprintf("UNIQUE constraint failed: %s (", strings.Join(columns, ", ")))
+	}
+	return false
+}
+
+// IsDuplicate reports whether err is a duplicate entry for any unique key.
+func IsDuplicate(err error) bool {
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		return my.Number == myDuplicateEntry
+	}
+	code, _ := sqliteCode(err)
+	return code == sqlite3.SQLITE_CONSTRAINT_UNIQUE || code == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
+}
+
+// IsLockConflict reports whether err says that another transaction was in the way: a deadlock, a lock wait that
+// ran out, or a busy SQLite file. The whole transaction may be repeated.
+func IsLockConflict(err error) bool {
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		return my.Number == myDeadlock || my.Number == myLockWaitTimeout
+	}
+	code, _ := sqliteCode(err)
+	return code&0xff == sqlite3.SQLITE_BUSY || code&0xff == sqlite3.SQLITE_LOCKED
+}
+
+// commitRefused reports whether an error of COMMIT proves that nothing was committed. Everything else leaves the
+// outcome open: the answer was lost on the wire, or the server itself does not say.
+func commitRefused(err error) bool {
+	if errors.Is(err, driver.ErrBadConn) {
+		// The driver promises that nothing was sent when it returns ErrBadConn; database/sql relies on it too.
+		return true
+	}
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		switch my.Number {
+		case myErrorDuringCmt, myQueryInterrupted, myServerShutdown:
+			return false
+		}
+		return true
+	}
+	code, lite := sqliteCode(err)
+	if lite == nil || errors.Is(err, sql.ErrTxDone) {
+		return false
+	}
+	switch code & 0xff {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_READONLY:
+		return true
+	}
+	return false
+}
+
+func sqliteCode(err error) (int, *sqlite.Error) {
+	var lite *sqlite.Error
+	if errors.As(err, &lite) {
+		return lite.Code(), lite
+	}
+	return 0, nil
+}

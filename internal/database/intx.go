@@ -1,0 +1,115 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+)
+
+// txAttempts limits how often InTx runs a transaction that lock conflicts keep undoing.
+const txAttempts = 5
+
+// InTx runs fn in one transaction with an explicit BEGIN and COMMIT.
+//
+// A lock conflict (deadlock, lock wait) rolls the whole transaction back and repeats it, fn included, up to five
+// times while ctx allows. ctx bounds everything up to COMMIT; COMMIT itself is never interrupted by ctx, because
+// an interrupted COMMIT has no known outcome. A panic in fn rolls back and goes on.
+//
+// The error is nil (COMMIT confirmed), wraps halfbox.ErrUnknown (COMMIT's answer was lost) or wraps
+// halfbox.ErrRolledBack and the cause (everything else).
+func (db *DB) InTx(ctx context.Context, fn func(tx *gorm.DB) error) error {
+	for attempt := 1; ; attempt++ {
+		err := db.inTxOnce(ctx, fn)
+		if err == nil || errors.Is(err, halfbox.ErrUnknown) || !IsLockConflict(err) || attempt == txAttempts {
+			return err
+		}
+		// Jitter, or the two transactions that met would meet again.
+		pause := time.NewTimer(time.Duration(1+rand.IntN(10<<attempt)) * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		}
+	}
+}
+
+func (db *DB) inTxOnce(ctx context.Context, fn func(tx *gorm.DB) error) (err error) {
+	conn, err := db.SQL().Conn(ctx)
+	if err != nil {
+		return halfbox.RolledBack(err)
+	}
+	defer conn.Close()
+
+	// database/sql rolls a transaction back when its context ends, also in the middle of COMMIT. So the
+	// transaction gets a context of its own that follows ctx up to COMMIT only.
+	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stopFollowing := context.AfterFunc(ctx, cancel)
+	defer stopFollowing()
+
+	sqlTx, err := conn.BeginTx(txCtx, nil)
+	if err != nil {
+		return halfbox.RolledBack(cause(ctx, err))
+	}
+	done := false
+	defer func() {
+		if !done { // fn panicked
+			rollback(conn, sqlTx)
+		}
+	}()
+	if err := fn(db.session(ctx, sqlTx)); err != nil {
+		done = true
+		rollback(conn, sqlTx)
+		return halfbox.RolledBack(cause(ctx, err))
+	}
+	if !stopFollowing() {
+		done = true
+		rollback(conn, sqlTx)
+		return halfbox.RolledBack(context.Cause(ctx))
+	}
+	done = true
+	err = sqlTx.Commit()
+	if err == nil {
+		return nil
+	}
+	discard(conn)
+	if commitRefused(err) {
+		return halfbox.RolledBack(err)
+	}
+	return halfbox.Unknown(err)
+}
+
+// session is a gorm handle whose statements run in sqlTx.
+func (db *DB) session(ctx context.Context, sqlTx *sql.Tx) *gorm.DB {
+	tx := db.Write.Session(&gorm.Session{NewDB: true, Context: ctx})
+	tx.Statement.ConnPool = sqlTx
+	return tx
+}
+
+// rollback ends the transaction; a connection that cannot do it is closed, which makes the server do it.
+func rollback(conn *sql.Conn, sqlTx *sql.Tx) {
+	if err := sqlTx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		discard(conn)
+	}
+}
+
+// discard takes the connection out of the pool.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+}
+
+// cause prefers the reason why ctx ended over the driver's word for it.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		return errors.Join(context.Cause(ctx), err)
+	}
+	return err
+}

@@ -1,0 +1,111 @@
+package database
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	gormmysql "gorm.io/driver/mysql"
+)
+
+// sessionWaitTimeout is how long MySQL keeps a session that says nothing, and with it the locks of a frozen
+// process's open transaction.
+const sessionWaitTimeout = 30 * time.Second
+
+// OpenMySQL opens the schema named by dsn (go-sql-driver/mysql form). It does not connect yet.
+// The DSN is completed with what the guarantees need, see CompleteDSN.
+func OpenMySQL(dsn string, o Options) (*DB, error) {
+	o = o.withDefaults(20)
+	cfg, err := CompleteDSN(dsn, o.LockWait)
+	if err != nil {
+		return nil, err
+	}
+	c, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("database DSN: %w", redactDSN(err, cfg))
+	}
+	pool := openPool(c, o, o.MaxOpen)
+	// A pooled connection must not outlive the session's wait_timeout at the server.
+	pool.SetConnMaxIdleTime(sessionWaitTimeout / 2)
+	g, err := openGorm(gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true}), o)
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	db := &DB{Dialect: MySQL, Write: g, Read: g}
+	db.pools = append(db.pools, pool)
+	return db, nil
+}
+
+// CompleteDSN parses a DSN and adds what it lacks: parseTime, clientFoundRows, interpolateParams, UTC in driver and
+// session, READ COMMITTED, timeouts, a lock wait, and a short session wait_timeout. A DSN that asks for the
+// opposite of what the guarantees need is refused with the parameter's name.
+func CompleteDSN(dsn string, lockWait time.Duration) (*mysql.Config, error) {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("database DSN: %w", err)
+	}
+	if cfg.DBName == "" {
+		return nil, errors.New("database DSN names no schema: write user:password@tcp(host:3306)/SCHEMA")
+	}
+	if err := refuseDSN(dsn, cfg); err != nil {
+		return nil, err
+	}
+	cfg.ParseTime = true
+	// Affected rows must count the rows matched: a conditional update that rewrites the same value is a hit.
+	cfg.ClientFoundRows = true
+	// One round trip for each statement instead of three (prepare, execute, close).
+	cfg.InterpolateParams = true
+	cfg.Loc = time.UTC
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 5 * time.Second
+	}
+	if cfg.ReadTimeout == 0 {
+		cfg.ReadTimeout = 15 * time.Second
+	}
+	if cfg.WriteTimeout == 0 {
+		cfg.WriteTimeout = 15 * time.Second
+	}
+	if cfg.Params == nil {
+		cfg.Params = map[string]string{}
+	}
+	lockSeconds := max(1, int(lockWait.Round(time.Second)/time.Second))
+	for name, value := range map[string]string{
+		"time_zone":                "'+00:00'",
+		"transaction_isolation":    "'READ-COMMITTED'",
+		"wait_timeout":             strconv.Itoa(int(sessionWaitTimeout / time.Second)),
+		"innodb_lock_wait_timeout": strconv.Itoa(lockSeconds),
+	} {
+		if _, set := cfg.Params[name]; !set {
+			cfg.Params[name] = value
+		}
+	}
+	return cfg, nil
+}
+
+func refuseDSN(dsn string, cfg *mysql.Config) error {
+	_, query, _ := strings.Cut(dsn, "?")
+	asked, err := url.ParseQuery(query)
+	if err != nil {
+		return errors.New("database DSN: parameters cannot be parsed")
+	}
+	for name, need := range map[string]string{"parseTime": "true", "clientFoundRows": "true", "loc": "UTC", "multiStatements": "false"} {
+		if v := asked.Get(name); v != "" && v != need {
+			return fmt.Errorf("database DSN: %s=%s cannot be used, remove it or set %s=%s", name, v, name, need)
+		}
+	}
+	if tz, ok := cfg.Params["time_zone"]; ok && tz != "'+00:00'" && !strings.EqualFold(tz, "'UTC'") {
+		return fmt.Errorf("database DSN: time_zone=%s cannot be used, remove it or set it to '+00:00'", tz)
+	}
+	return nil
+}
+
+func redactDSN(err error, cfg *mysql.Config) error {
+	if cfg.Passwd == "" {
+		return err
+	}
+	return errors.New(strings.ReplaceAll(err.Error(), cfg.Passwd, "***"))
+}

@@ -1,0 +1,96 @@
+package order
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// Migrations is this package's line of migrations: t_order.
+func Migrations() database.Line { return database.Line{Name: "order", Files: migrations} }
+
+// row is a row of t_order.
+type row struct {
+	ID             int64
+	OrderNo        string
+	UserID         int64
+	AmountCents    int64
+	Status         Status
+	Version        int64
+	MsgID          string
+	Delivery       halfbox.Delivery
+	IdempotencyKey *string
+	RequestHash    string
+	PointsState    PointsState
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+}
+
+// TableName tells gorm the table.
+func (row) TableName() string { return "t_order" }
+
+func (r row) order() Order {
+	return Order{
+		OrderNo: r.OrderNo, UserID: r.UserID, AmountCents: r.AmountCents, Status: r.Status, Version: r.Version,
+		MsgID: r.MsgID, Delivery: r.Delivery, PointsState: r.PointsState,
+		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC(),
+	}
+}
+
+func uniqueKey(name string, columns ...string) database.UniqueKey {
+	return database.UniqueKey{Table: "t_order", Name: name, Columns: columns}
+}
+
+func ukMsgID() database.UniqueKey { return uniqueKey("uk_msg_id", "msg_id") }
+func ukIdempotency() database.UniqueKey {
+	return uniqueKey("uk_idempotency", "user_id", "idempotency_key")
+}
+
+// insert writes a new order inside tx. Meeting the attempt's own tombstone is halfbox.ErrVoided; the idempotency
+// key's owner is errKeyTaken.
+func insert(tx *gorm.DB, r row) error {
+	err := tx.Create(&r).Error
+	switch {
+	case err == nil:
+		return nil
+	case ukMsgID().ViolatedBy(err):
+		return fmt.Errorf("%w: %w", halfbox.ErrVoided, err)
+	case ukIdempotency().ViolatedBy(err):
+		return fmt.Errorf("%w: %w", errKeyTaken, err)
+	}
+	return fmt.Errorf("insert order: %w", err)
+}
+
+var errKeyTaken = errors.New("idempotency key is taken")
+
+// byNo reads an order; ErrNotFound when there is none.
+func byNo(ctx context.Context, db *gorm.DB, orderNo string) (row, error) {
+	return take(db.WithContext(ctx).Where("order_no = ? AND status <> ?", orderNo, StatusVoid))
+}
+
+// byKey reads the order that a user's idempotency key made; ErrNotFound when there is none.
+func byKey(ctx context.Context, db *gorm.DB, userID int64, key string) (row, error) {
+	return take(db.WithContext(ctx).Where("user_id = ? AND idempotency_key = ?", userID, key))
+}
+
+func take(query *gorm.DB) (row, error) {
+	var r row
+	err := query.Take(&r).Error
+	if errors.Is(err, gorm.ErrRecordNotFound) {
+		return row{}, ErrNotFound
+	}
+	if err != nil {
+		return row{}, fmt.Errorf("read order: %w", err)
+	}
+	return r, nil
+}

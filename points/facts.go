@@ -1,0 +1,62 @@
+package points
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/halfbox/halfbox"
+)
+
+// The messages this consumer understands. It states them itself: the contract is the wire, not a shared type.
+const (
+	eventOrderCreated = "order.created"
+	orderSchema       = "urn:halfbox:schema:order:1"
+)
+
+// facts is what an order event says.
+type facts struct {
+	OrderNo     string `json:"order_no"`
+	UserID      int64  `json:"user_id"`
+	AmountCents int64  `json:"amount_cents"`
+
+	typ     string
+	version int64
+}
+
+// decodeFacts reads an order event. An error means that the message can never be handled.
+func decodeFacts(body []byte) (msgID string, f facts, err error) {
+	msgID, ev, err := halfbox.Decode(body)
+	if err != nil {
+		return "", facts{}, err
+	}
+	if ev.DataSchema != orderSchema {
+		return "", facts{}, fmt.Errorf("unknown schema %q, this consumer knows %q", ev.DataSchema, orderSchema)
+	}
+	if ev.Type != eventOrderCreated {
+		return "", facts{}, fmt.Errorf("unknown event type %q", ev.Type)
+	}
+	if err := json.Unmarshal(ev.Data, &f); err != nil {
+		return "", facts{}, fmt.Errorf("data of %s: %w", ev.Type, err)
+	}
+	f.typ, f.version = ev.Type, ev.AggregateVersion
+	switch {
+	case f.OrderNo == "" || len(f.OrderNo) > 64:
+		return "", facts{}, fmt.Errorf("data of %s: order_no is missing or too long", ev.Type)
+	case f.UserID <= 0:
+		return "", facts{}, fmt.Errorf("data of %s: user_id %d is not positive", ev.Type, f.UserID)
+	case f.AmountCents < 0:
+		return "", facts{}, fmt.Errorf("data of %s: amount_cents %d is negative", ev.Type, f.AmountCents)
+	}
+	return msgID, f, nil
+}
+
+// hash tells whether two messages state the same facts. Their bytes may differ: a body can be rebuilt.
+func (f facts) hash() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d %d", f.typ, f.OrderNo, f.UserID, f.AmountCents, f.version))
+	return hex.EncodeToString(sum[:])
+}
+
+// earned is the points of an order: one for each full hundred cents.
+func (f facts) earned() int64 { return f.AmountCents / 100 }

@@ -1,0 +1,142 @@
+package points
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+// Message is a message as the broker delivered it.
+type Message struct {
+	// MsgID is the broker's UNIQ_KEY; the envelope's id is the same for our own messages.
+	MsgID string
+	Topic string
+	Body  []byte
+}
+
+// Outcome is what became of a message.
+type Outcome string
+
+// The outcomes; they are also the values of the metric's label.
+const (
+	Credited         Outcome = "credited"
+	Rejected         Outcome = "rejected"
+	DuplicateMessage Outcome = "duplicate_msg_id"
+	DuplicateOrder   Outcome = "duplicate_order"
+	Conflict         Outcome = "conflict"
+	DeadLetter       Outcome = "dead_letter"
+)
+
+// HandlerConfig makes a Handler.
+type HandlerConfig struct {
+	// Consumer is the consumer group's name, under which dead letters are kept.
+	Consumer string
+	// DB is the points database.
+	DB *database.DB
+	// Logger defaults to a no-op, Registerer to none.
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer
+	// Hooks are crash points for tests.
+	Hooks Hooks
+}
+
+// Hooks are called at the named points when they are set.
+type Hooks struct {
+	BeforeCommit func()
+	AfterCommit  func()
+}
+
+// Handler turns messages into ledger records. It is safe for concurrent use.
+type Handler struct {
+	cfg      HandlerConfig
+	ledger   *Ledger
+	messages *prometheus.CounterVec
+}
+
+// NewHandler returns a Handler.
+func NewHandler(cfg HandlerConfig) (*Handler, error) {
+	if cfg.DB == nil || cfg.Consumer == "" {
+		return nil, errors.New("points: HandlerConfig needs DB and Consumer")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	h := &Handler{cfg: cfg, ledger: NewLedger(cfg.DB), messages: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "halfbox_points_messages_total",
+		Help: "Messages the points consumer has finished, by outcome. conflict must stay 0.",
+	}, []string{"outcome"})}
+	for _, o := range []Outcome{Credited, Rejected, DuplicateMessage, DuplicateOrder, Conflict, DeadLetter} {
+		h.messages.WithLabelValues(string(o))
+	}
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(h.messages); err != nil {
+			return nil, fmt.Errorf("points: %w", err)
+		}
+	}
+	return h, nil
+}
+
+// Handle books a message. A nil error means that the message is finished and may be acknowledged; an error means
+// that nothing was booked and the same message is to be handled again.
+func (h *Handler) Handle(ctx context.Context, m Message) (Outcome, error) {
+	outcome, err := h.handle(ctx, m)
+	if err != nil {
+		return "", fmt.Errorf("points: message %s: %w", m.MsgID, err)
+	}
+	h.messages.WithLabelValues(string(outcome)).Inc()
+	return outcome, nil
+}
+
+func (h *Handler) handle(ctx context.Context, m Message) (Outcome, error) {
+	msgID, f, err := decodeFacts(m.Body)
+	if err != nil {
+		h.cfg.Logger.Error("message can never be handled, moved to the dead letters",
+			zap.String("msg_id", m.MsgID), zap.String("topic", m.Topic), zap.Error(err))
+		return DeadLetter, bury(ctx, h.cfg.DB, h.cfg.Consumer, m, err.Error())
+	}
+	var outcome Outcome
+	err = h.cfg.DB.InTx(ctx, func(tx *gorm.DB) error {
+		rejected, err := earn(tx, h.cfg.DB.Dialect, msgID, f)
+		outcome = Credited // a repeated transaction may find another state
+		if rejected {
+			outcome = Rejected
+		}
+		if err == nil && h.cfg.Hooks.BeforeCommit != nil {
+			h.cfg.Hooks.BeforeCommit()
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		if h.cfg.Hooks.AfterCommit != nil {
+			h.cfg.Hooks.AfterCommit()
+		}
+		return outcome, nil
+	case ukMsgID().ViolatedBy(err):
+		return h.duplicate(ctx, m, f, DuplicateMessage, "msg_id", msgID)
+	case ukOrderType().ViolatedBy(err):
+		return h.duplicate(ctx, m, f, DuplicateOrder, "order_no", f.OrderNo)
+	}
+	return "", err
+}
+
+// duplicate tells a repetition of the same facts from a contradiction.
+func (h *Handler) duplicate(ctx context.Context, m Message, f facts, layer Outcome, column, value string) (Outcome, error) {
+	rec, err := h.ledger.booked(ctx, column, value)
+	if err != nil {
+		return "", err
+	}
+	if rec.FactsHash == f.hash() {
+		return layer, nil
+	}
+	reason := fmt.Sprintf("%s %s was booked before with other facts (record %d)", column, value, rec.ID)
+	h.cfg.Logger.Error("conflicting message, moved to the dead letters",
+		zap.String("msg_id", m.MsgID), zap.String("order_no", f.OrderNo), zap.String("reason", reason))
+	return Conflict, bury(ctx, h.cfg.DB, h.cfg.Consumer, m, reason)
+}
