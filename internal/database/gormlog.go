@@ -33,4 +33,6 @@ func (l gormLog) Trace(_ context.Context, begin time.Time, fc func() (string, in
 }
 
 // ParamsFilter keeps parameter values out of the statements that gorm hands to Trace.
-func (l gormLog) ParamsFilter(_ context.Context, sql string, _ ...any) (string, []any) { return sql, nil }
+func (l gormLog) ParamsFilter(_ context.Context, sql string, _ ...any) (string, []any) {
+	return sql, nil
+}

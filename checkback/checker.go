@@ -1,0 +1,172 @@
+package checkback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// Answer is what the broker is told. The zero value is Unknown: it asks again.
+type Answer int
+
+// The answers.
+const (
+	Unknown Answer = iota
+	Commit
+	Rollback
+)
+
+func (a Answer) String() string {
+	switch a {
+	case Commit:
+		return "commit"
+	case Rollback:
+		return "rollback"
+	}
+	return "unknown"
+}
+
+// Config makes a Checker.
+type Config struct {
+	// Resolvers by event type. A half message of any other type is answered UNKNOWN, never guessed.
+	Resolvers map[string]Resolver
+	// Grace is the age below which a half message without a trace is left alone. It must be at least the broker's
+	// transactionTimeOut, and above the deadline of a local transaction. Defaults to 10 s.
+	Grace time.Duration
+	// Deadline bounds one check. Defaults to 2 s. Checks are answered one at a time: a slow one delays the rest.
+	Deadline time.Duration
+	// Logger defaults to a no-op, Registerer to none.
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer
+	// Hooks are crash points for tests.
+	Hooks Hooks
+}
+
+// Hooks are called at the named points when they are set.
+type Hooks struct {
+	BeforeAnswer func()
+}
+
+// Checker decides about half messages. It is safe for concurrent use.
+type Checker struct {
+	cfg     Config
+	answers *prometheus.CounterVec
+}
+
+// The reasons of an answer, a label of the metric.
+const (
+	reasonRow         = "row"
+	reasonTombstone   = "tombstone"
+	reasonSuperseded  = "superseded"
+	reasonYoung       = "young"
+	reasonBuried      = "buried"
+	reasonError       = "error"
+	reasonPanic       = "panic"
+	reasonUnknownType = "unknown_type"
+)
+
+// New returns a Checker.
+func New(cfg Config) (*Checker, error) {
+	if len(cfg.Resolvers) == 0 {
+		return nil, errors.New("checkback: Config.Resolvers is empty, no check could be answered")
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = 10 * time.Second
+	}
+	if cfg.Deadline == 0 {
+		cfg.Deadline = 2 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	c := &Checker{cfg: cfg, answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "halfbox_checkback_answers_total",
+		Help: "Answers given to the broker's check-backs, by answer and reason.",
+	}, []string{"answer", "reason"})}
+	for reason, answer := range map[string]Answer{
+		reasonRow: Commit, reasonTombstone: Rollback, reasonSuperseded: Rollback, reasonBuried: Rollback,
+		reasonYoung: Unknown, reasonError: Unknown, reasonPanic: Unknown, reasonUnknownType: Unknown,
+	} {
+		c.answers.WithLabelValues(answer.String(), reason)
+	}
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(c.answers); err != nil {
+			return nil, fmt.Errorf("checkback: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Check decides about a half message. It never panics and never takes much longer than the deadline.
+func (c *Checker) Check(ctx context.Context, h Half) (answer Answer) {
+	log := c.cfg.Logger.With(zap.String("msg_id", h.MsgID), zap.String("type", h.Type), zap.String("biz_no", h.BizNo))
+	reason := reasonPanic
+	defer func() {
+		if v := recover(); v != nil {
+			// A panic that leaves the client's check loop would end it for good.
+			log.Error("check-back panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
+			answer, reason = Unknown, reasonPanic
+		}
+		c.answers.WithLabelValues(answer.String(), reason).Inc()
+		log.Info("check-back answered", zap.Stringer("answer", answer), zap.String("reason", reason))
+	}()
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Deadline)
+	defer cancel()
+	answer, reason, err := c.decide(ctx, h)
+	if err != nil {
+		log.Warn("check-back cannot decide now", zap.Error(err))
+	}
+	if c.cfg.Hooks.BeforeAnswer != nil {
+		c.cfg.Hooks.BeforeAnswer()
+	}
+	return answer
+}
+
+func (c *Checker) decide(ctx context.Context, h Half) (Answer, string, error) {
+	r, ok := c.cfg.Resolvers[h.Type]
+	if !ok {
+		return Unknown, reasonUnknownType, fmt.Errorf("no resolver for event type %q", h.Type)
+	}
+	answer, reason, err := look(ctx, r, h)
+	if err != nil || reason != "" {
+		return answer, reason, err
+	}
+	if time.Since(h.BornAt) < c.cfg.Grace {
+		return Unknown, reasonYoung, nil
+	}
+	err = r.Bury(ctx, h)
+	if err == nil {
+		return Rollback, reasonBuried, nil
+	}
+	if !errors.Is(err, ErrTaken) {
+		return Unknown, reasonError, err
+	}
+	// The local transaction, or another instance's tombstone, was faster: its row is committed now.
+	answer, reason, err = look(ctx, r, h)
+	if err == nil && reason == "" {
+		return Unknown, reasonError, errors.New("the key is taken, but no row is seen")
+	}
+	return answer, reason, err
+}
+
+// look turns a finding into an answer; the reason is empty when there is no trace.
+func look(ctx context.Context, r Resolver, h Half) (Answer, string, error) {
+	finding, err := r.Find(ctx, h)
+	if err != nil {
+		return Unknown, reasonError, err
+	}
+	switch finding {
+	case Void:
+		return Rollback, reasonTombstone, nil
+	case Committed:
+		return Commit, reasonRow, nil
+	case Superseded:
+		return Rollback, reasonSuperseded, nil
+	}
+	return Unknown, "", nil
+}

@@ -1,0 +1,43 @@
+package checkback
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Half is a half message whose outcome the broker asks for.
+type Half struct {
+	// MsgID is the attempt's id.
+	MsgID string
+	// Type is the event type; it chooses the Resolver.
+	Type string
+	// BizNo is the business number, for example the order number.
+	BizNo string
+	// BornAt is when the half message was made, by the clock of the process that sent it.
+	BornAt time.Time
+}
+
+// Finding is what a Resolver sees in the database.
+type Finding int
+
+// The findings. Absent is the zero value: it decides nothing.
+const (
+	Absent     Finding = iota // no trace of the attempt
+	Committed                 // the attempt's own row
+	Void                      // the attempt's tombstone
+	Superseded                // another attempt of the same business fact has committed
+)
+
+// ErrTaken is what Bury returns when the attempt's msg_id is in the table already.
+var ErrTaken = errors.New("checkback: the attempt has a row already")
+
+// Resolver knows how the local transactions of some event types show in the database.
+// It is called concurrently.
+type Resolver interface {
+	// Find looks for the attempt. Any error is answered with UNKNOWN.
+	Find(ctx context.Context, h Half) (Finding, error)
+	// Bury inserts the attempt's tombstone, or returns ErrTaken when the key is taken. Any other error is answered
+	// with UNKNOWN.
+	Bury(ctx context.Context, h Half) error
+}

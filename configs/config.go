@@ -1,0 +1,182 @@
+package configs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Config is everything an operator can set. default.yaml documents each key.
+type Config struct {
+	Data      string    `yaml:"data" env:"DATA"`
+	HTTP      HTTP      `yaml:"http" envPrefix:"HTTP_"`
+	Admin     Admin     `yaml:"admin" envPrefix:"ADMIN_"`
+	Log       Log       `yaml:"log" envPrefix:"LOG_"`
+	Database  Database  `yaml:"database" envPrefix:"DATABASE_"`
+	RocketMQ  RocketMQ  `yaml:"rocketmq" envPrefix:"ROCKETMQ_"`
+	Broker    Broker    `yaml:"broker" envPrefix:"BROKER_"`
+	Txmsg     Txmsg     `yaml:"txmsg" envPrefix:"TXMSG_"`
+	Checkback Checkback `yaml:"checkback" envPrefix:"CHECKBACK_"`
+	Order     Order     `yaml:"order" envPrefix:"ORDER_"`
+	Outbox    Outbox    `yaml:"outbox" envPrefix:"OUTBOX_"`
+}
+
+// HTTP is the public API's listener.
+type HTTP struct {
+	Listen      string `yaml:"listen" env:"LISTEN"`
+	MaxInFlight int    `yaml:"max_in_flight" env:"MAX_IN_FLIGHT"`
+}
+
+// Admin is the operator's listener.
+type Admin struct {
+	Listen string `yaml:"listen" env:"LISTEN"`
+	Token  Secret `yaml:"token" env:"TOKEN"`
+}
+
+// Log says what is logged and how.
+type Log struct {
+	Level  string `yaml:"level" env:"LEVEL"`
+	Format string `yaml:"format" env:"FORMAT"`
+}
+
+// Database chooses the databases. A DSN is a secret: it holds a password.
+type Database struct {
+	Driver    string `yaml:"driver" env:"DRIVER"`
+	OrderDSN  Secret `yaml:"order_dsn" env:"ORDER_DSN"`
+	PointsDSN Secret `yaml:"points_dsn" env:"POINTS_DSN"`
+	Migrate   bool   `yaml:"migrate" env:"MIGRATE"`
+}
+
+// RocketMQ names the cluster, its topics and groups.
+type RocketMQ struct {
+	NameServers      []string `yaml:"name_servers" env:"NAME_SERVERS"`
+	OrderTopic       string   `yaml:"order_topic" env:"ORDER_TOPIC"`
+	TransactionGroup string   `yaml:"transaction_group" env:"TRANSACTION_GROUP"`
+	RelayGroup       string   `yaml:"relay_group" env:"RELAY_GROUP"`
+	PointsGroup      string   `yaml:"points_group" env:"POINTS_GROUP"`
+}
+
+// Embedded tells whether the in-process broker is used.
+func (r RocketMQ) Embedded() bool { return len(r.NameServers) == 0 }
+
+// Broker is the in-process broker.
+type Broker struct {
+	Listen             string        `yaml:"listen" env:"LISTEN"`
+	TransactionTimeout time.Duration `yaml:"transaction_timeout" env:"TRANSACTION_TIMEOUT"`
+	CheckInterval      time.Duration `yaml:"check_interval" env:"CHECK_INTERVAL"`
+	CheckMax           int           `yaml:"check_max" env:"CHECK_MAX"`
+}
+
+// Txmsg is the transactional strategy.
+type Txmsg struct {
+	HalfTimeout  time.Duration `yaml:"half_timeout" env:"HALF_TIMEOUT"`
+	LocalTimeout time.Duration `yaml:"local_timeout" env:"LOCAL_TIMEOUT"`
+	Fallback     string        `yaml:"fallback" env:"FALLBACK"`
+}
+
+// Checkback is how the broker's questions are answered.
+type Checkback struct {
+	Grace    time.Duration `yaml:"grace" env:"GRACE"`
+	Deadline time.Duration `yaml:"deadline" env:"DEADLINE"`
+}
+
+// Order is the order domain.
+type Order struct {
+	Delivery string `yaml:"delivery" env:"DELIVERY"`
+}
+
+// Outbox is the outbox strategy and its relay.
+type Outbox struct {
+	Sink            string        `yaml:"sink" env:"SINK"`
+	Batch           int           `yaml:"batch" env:"BATCH"`
+	Lease           time.Duration `yaml:"lease" env:"LEASE"`
+	SendTimeout     time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
+	ReclaimInterval time.Duration `yaml:"reclaim_interval" env:"RECLAIM_INTERVAL"`
+	PollMax         time.Duration `yaml:"poll_max" env:"POLL_MAX"`
+}
+
+// Validate checks what can be known without an engine. The error names every key that is wrong.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(c.Data == "", "data: name a folder")
+	for key, addr := range map[string]string{"http.listen": c.HTTP.Listen, "admin.listen": c.Admin.Listen, "broker.listen": c.Broker.Listen} {
+		_, _, err := net.SplitHostPort(addr)
+		bad(err != nil, "%s: %q is not host:port", key, addr)
+	}
+	bad(c.HTTP.MaxInFlight < 1, "http.max_in_flight: must be at least 1")
+	bad(!oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level: %q is not debug, info, warn or error", c.Log.Level)
+	bad(!oneOf(c.Log.Format, "console", "json"), "log.format: %q is not console or json", c.Log.Format)
+	bad(!oneOf(c.Database.Driver, "sqlite", "mysql"), "database.driver: %q is not sqlite or mysql", c.Database.Driver)
+	if c.Database.Driver == "mysql" {
+		bad(c.Database.OrderDSN == "", "database.order_dsn: required with driver mysql")
+		bad(c.Database.PointsDSN == "", "database.points_dsn: required with driver mysql")
+	}
+	for key, name := range map[string]string{
+		"order_topic": c.RocketMQ.OrderTopic, "transaction_group": c.RocketMQ.TransactionGroup,
+		"relay_group": c.RocketMQ.RelayGroup, "points_group": c.RocketMQ.PointsGroup,
+	} {
+		bad(name == "", "rocketmq.%s: must not be empty", key)
+	}
+	bad(c.RocketMQ.TransactionGroup == c.RocketMQ.RelayGroup,
+		"rocketmq.relay_group: must differ from transaction_group, a plain producer in that group would swallow check-backs")
+	bad(!oneOf(c.Order.Delivery, "txmsg", "outbox"), "order.delivery: %q is not txmsg or outbox", c.Order.Delivery)
+	bad(!oneOf(c.Txmsg.Fallback, "outbox", "off"), "txmsg.fallback: %q is not outbox or off", c.Txmsg.Fallback)
+	errs = append(errs, c.validateTimes()...)
+	return errors.Join(errs...)
+}
+
+// validateTimes checks the order in which deadlines must follow one another (docs/guarantees.md).
+func (c Config) validateTimes() (errs []error) {
+	for key, d := range map[string]time.Duration{
+		"broker.transaction_timeout": c.Broker.TransactionTimeout, "broker.check_interval": c.Broker.CheckInterval,
+		"txmsg.half_timeout": c.Txmsg.HalfTimeout, "txmsg.local_timeout": c.Txmsg.LocalTimeout,
+		"checkback.grace": c.Checkback.Grace, "checkback.deadline": c.Checkback.Deadline,
+		"outbox.lease": c.Outbox.Lease, "outbox.send_timeout": c.Outbox.SendTimeout,
+		"outbox.reclaim_interval": c.Outbox.ReclaimInterval, "outbox.poll_max": c.Outbox.PollMax,
+	} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s: must be positive", key))
+		}
+	}
+	if c.Broker.CheckMax < 1 {
+		errs = append(errs, errors.New("broker.check_max: must be at least 1"))
+	}
+	if c.Outbox.Batch < 1 {
+		errs = append(errs, errors.New("outbox.batch: must be at least 1"))
+	}
+	if c.Outbox.SendTimeout > c.Outbox.Lease/2 {
+		errs = append(errs, fmt.Errorf("outbox.send_timeout (%v): must be at most half of outbox.lease (%v)", c.Outbox.SendTimeout, c.Outbox.Lease))
+	}
+	if !c.RocketMQ.Embedded() {
+		return errs // the cluster's own values are not known here
+	}
+	for _, pair := range []struct {
+		low, high         string
+		lowTime, highTime time.Duration
+		mayBeEqual        bool
+	}{
+		{"txmsg.local_timeout", "broker.transaction_timeout", c.Txmsg.LocalTimeout, c.Broker.TransactionTimeout, false},
+		{"broker.transaction_timeout", "checkback.grace", c.Broker.TransactionTimeout, c.Checkback.Grace, true},
+		{"checkback.grace", "broker.check_max x check_interval", c.Checkback.Grace, time.Duration(c.Broker.CheckMax) * c.Broker.CheckInterval, false},
+	} {
+		if pair.lowTime > pair.highTime || pair.lowTime == pair.highTime && !pair.mayBeEqual {
+			errs = append(errs, fmt.Errorf("%s (%v) must be below %s (%v)", pair.low, pair.lowTime, pair.high, pair.highTime))
+		}
+	}
+	return errs
+}
+
+func oneOf(s string, of ...string) bool {
+	for _, o := range of {
+		if s == o {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,54 @@
+package rocketmq
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/google/uuid"
+)
+
+// InstanceName returns a client instance name that no other object has, in this process or any other.
+func InstanceName(purpose string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s-%s", host, os.Getpid(), purpose, uuid.NewString()[:8])
+}
+
+// NameServers checks name server addresses ("host:port") and brings them into the form the client takes: it knows
+// IP addresses as they are and host names only behind "http://".
+func NameServers(addrs []string) ([]string, error) {
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("no RocketMQ name server address: write host:port")
+	}
+	out := make([]string, len(addrs))
+	for i, addr := range addrs {
+		bare := strings.TrimPrefix(addr, "http://")
+		host, port, err := net.SplitHostPort(bare)
+		if err != nil {
+			return nil, fmt.Errorf("RocketMQ name server address %q: write host:port", addr)
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return nil, fmt.Errorf("RocketMQ name server address %q: port must be a number from 1 to 65535", addr)
+		}
+		if ip := net.ParseIP(host); ip == nil || ip.To4() == nil {
+			bare = "http://" + bare
+		}
+		out[i] = bare
+	}
+	return out, nil
+}
+
+// Resolver gives the client its name servers.
+func Resolver(addrs []string) (primitive.NsResolver, error) {
+	norm, err := NameServers(addrs)
+	if err != nil {
+		return nil, err
+	}
+	return primitive.NewPassthroughResolver(norm), nil
+}

@@ -1,0 +1,78 @@
+package txmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/checkback"
+)
+
+// listener is what the client calls.
+type listener struct{ p *Producer }
+
+// ExecuteLocalTransaction is called by the client, in the goroutine of send, when the half message is stored.
+func (l listener) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
+	v, ok := l.p.attempts.Load(m.TransactionId)
+	if !ok || !v.(*attempt).begin() {
+		l.p.metrics.lateAcks.Inc()
+		l.p.cfg.Logger.Info("half message acknowledged after its attempt was abandoned, rolled back", zap.String("msg_id", m.TransactionId))
+		return primitive.RollbackMessageState
+	}
+	call(l.p.cfg.Hooks.AfterHalf)
+	return l.p.runLocal(v.(*attempt))
+}
+
+// runLocal runs the local transaction and says what the broker is told.
+func (p *Producer) runLocal(a *attempt) (state primitive.LocalTransactionState) {
+	state = primitive.RollbackMessageState
+	defer close(a.ended)
+	defer func() {
+		// A panic belongs to the caller's goroutine; InTx has rolled back by now.
+		if a.panicked = recover(); a.panicked != nil {
+			a.err = halfbox.RolledBack(fmt.Errorf("local transaction panicked: %v", a.panicked))
+		}
+	}()
+	ctx, cancel := context.WithTimeout(a.ctx, p.cfg.LocalTimeout)
+	defer cancel()
+	began := time.Now()
+	a.err = p.cfg.DB.InTx(ctx, func(tx *gorm.DB) error {
+		if err := a.local(tx, a.Attempt); err != nil {
+			return err
+		}
+		call(p.cfg.Hooks.BeforeLocalCommit)
+		return nil
+	})
+	p.metrics.local.Observe(time.Since(began).Seconds())
+	switch {
+	case a.err == nil:
+		call(p.cfg.Hooks.AfterLocalCommit)
+		return primitive.CommitMessageState
+	case errors.Is(a.err, halfbox.ErrUnknown):
+		return primitive.UnkonwnState
+	}
+	return primitive.RollbackMessageState
+}
+
+// CheckLocalTransaction is called by the client, one check at a time, when the broker asks.
+func (l listener) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
+	answer := l.p.cfg.Checker.Check(l.p.checks, checkback.Half{
+		MsgID:  m.GetProperty(primitive.PropertyUniqueClientMessageIdKeyIndex),
+		Type:   m.GetTags(),
+		BizNo:  m.GetKeys(),
+		BornAt: time.UnixMilli(m.BornTimestamp),
+	})
+	switch answer {
+	case checkback.Commit:
+		return primitive.CommitMessageState
+	case checkback.Rollback:
+		return primitive.RollbackMessageState
+	}
+	return primitive.UnkonwnState
+}

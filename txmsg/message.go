@@ -1,0 +1,62 @@
+package txmsg
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+
+	"github.com/halfbox/halfbox"
+)
+
+// ErrTooLarge means that the event's body is over Config.MaxBody, or over the broker's limit.
+var ErrTooLarge = errors.New("txmsg: message is too large")
+
+// message makes the half message of one attempt. It is never sent twice: the client leaves marks on it.
+func (p *Producer) message(ev halfbox.Event, msgID string) (*primitive.Message, error) {
+	body, err := halfbox.Encode(ev, msgID)
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > p.cfg.MaxBody {
+		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(body), p.cfg.MaxBody)
+	}
+	topic := ev.Destination
+	if topic == "" {
+		topic = p.cfg.Topic
+	}
+	m := primitive.NewMessage(topic, body)
+	for name, value := range map[string]string{
+		primitive.PropertyUniqueClientMessageIdKeyIndex: msgID,
+		primitive.PropertyTags:                          ev.Type,
+		primitive.PropertyKeys:                          ev.Subject,
+	} {
+		// The client never checks: these bytes separate properties on the wire, a space separates keys.
+		if value == "" || strings.ContainsAny(value, "\x01\x02 ") {
+			return nil, fmt.Errorf("txmsg: %s of event %q is empty or holds a separator", name, ev.Type)
+		}
+		m.WithProperty(name, value)
+	}
+	return m, nil
+}
+
+// halfError turns the client's verdict on a half message into an error; nil means that it was stored. The codes
+// are those of RocketMQ's remoting protocol, which the client hands on as text.
+func halfError(res *primitive.TransactionSendResult, err error) error {
+	if err != nil {
+		var code int
+		if _, scan := fmt.Sscanf(err.Error(), "CODE: %d,", &code); scan == nil && code == codeMessageIllegal {
+			return fmt.Errorf("%w: %w", ErrTooLarge, err)
+		}
+		return fmt.Errorf("%w: half message: %w", halfbox.ErrUnavailable, err)
+	}
+	if res.Status != primitive.SendOK {
+		// Stored, but not as safely as the broker was told to: the client has rolled it back already.
+		return fmt.Errorf("%w: half message not stored safely: send status %d", halfbox.ErrUnavailable, res.Status)
+	}
+	return nil
+}
+
+// codeMessageIllegal is RocketMQ's MESSAGE_ILLEGAL: in practice a message over the broker's size limit.
+const codeMessageIllegal = 13

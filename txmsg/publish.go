@@ -1,0 +1,117 @@
+package txmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+)
+
+var (
+	errCallerGone = errors.New("txmsg: the caller gave up")
+	errDeadline   = errors.New("half message was not acknowledged in time")
+)
+
+// PublishInTx sends ev as a half message, runs local in one database transaction and commits or rolls back the half
+// message by its outcome. See the package for what the error says.
+func (p *Producer) PublishInTx(ctx context.Context, ev halfbox.Event, local func(tx *gorm.DB, at halfbox.Attempt) error) (halfbox.Receipt, error) {
+	if !p.enter() {
+		return halfbox.Receipt{}, halfbox.RolledBack(fmt.Errorf("%w: %w", halfbox.ErrUnavailable, ErrStopped))
+	}
+	defer p.calls.Done()
+	receipt, err := p.publishOnce(ctx, ev, local)
+	if errors.Is(err, halfbox.ErrVoided) {
+		// A check-back was faster than the local transaction. Its tombstone belongs to that attempt alone.
+		p.metrics.outcomes.WithLabelValues(outcomeVoided).Inc()
+		receipt, err = p.publishOnce(ctx, ev, local)
+	}
+	if errors.Is(err, halfbox.ErrUnavailable) && p.cfg.Fallback != nil {
+		p.metrics.outcomes.WithLabelValues(outcomeFallback).Inc()
+		return p.cfg.Fallback.PublishInTx(ctx, ev, local)
+	}
+	p.metrics.outcomes.WithLabelValues(outcomeOf(err)).Inc()
+	return receipt, err
+}
+
+// publishOnce is one attempt. Its error wraps halfbox.ErrUnavailable when the local transaction was not begun and a
+// fallback may take over.
+func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func(tx *gorm.DB, at halfbox.Attempt) error) (halfbox.Receipt, error) {
+	a, err := newAttempt(ctx, local)
+	if err != nil {
+		return halfbox.Receipt{}, halfbox.RolledBack(err)
+	}
+	msg, err := p.message(ev, a.MsgID)
+	if err != nil {
+		return halfbox.Receipt{}, halfbox.RolledBack(err)
+	}
+	settle, err := p.breaker.Allow()
+	if err != nil {
+		return halfbox.Receipt{}, halfbox.RolledBack(fmt.Errorf("%w: half message not tried: %w", halfbox.ErrUnavailable, err))
+	}
+	call(p.cfg.Hooks.BeforeHalf)
+	p.attempts.Store(a.MsgID, a)
+	defer p.attempts.Delete(a.MsgID)
+	sentAt := time.Now()
+	err = p.await(a, p.send(a, msg))
+	settle(err)
+	if err != nil {
+		return halfbox.Receipt{}, halfbox.RolledBack(err)
+	}
+	p.metrics.half.Observe(time.Since(sentAt).Seconds())
+	<-a.ended
+	if a.panicked != nil {
+		panic(a.panicked)
+	}
+	return halfbox.Receipt{Attempt: a.Attempt}, a.err
+}
+
+// send hands the half message to the client in a goroutine of its own: the client ignores deadlines in places, and
+// it runs the local transaction and END_TRANSACTION inside the same call. The channel gets the client's verdict.
+func (p *Producer) send(a *attempt, msg *primitive.Message) <-chan error {
+	sent := make(chan error, 1)
+	p.sends.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				p.cfg.Logger.Error("RocketMQ client panicked while sending", zap.String("msg_id", a.MsgID), zap.Any("panic", v))
+				sent <- fmt.Errorf("%w: client panicked: %v", halfbox.ErrUnavailable, v)
+			}
+		}()
+		ctx, cancel := context.WithTimeout(a.ctx, p.cfg.HalfTimeout)
+		defer cancel()
+		res, err := p.client.SendMessageInTransaction(ctx, msg)
+		sent <- halfError(res, err)
+		if err == nil && a.state.Load() == stateLocal {
+			call(p.cfg.Hooks.AfterEnd)
+		}
+	})
+	return sent
+}
+
+// await waits until the local transaction has begun (nil) or will never begin (an error).
+func (p *Producer) await(a *attempt, sent <-chan error) error {
+	deadline := time.NewTimer(p.cfg.HalfTimeout)
+	defer deadline.Stop()
+	var err error
+	select {
+	case <-a.began:
+		return nil
+	case err = <-sent:
+		if err == nil { // the client says "stored", so the local transaction must have begun
+			err = fmt.Errorf("%w: half message stored, local transaction not run", halfbox.ErrUnavailable)
+		}
+	case <-deadline.C:
+		err = fmt.Errorf("%w: %w after %v", halfbox.ErrUnavailable, errDeadline, p.cfg.HalfTimeout)
+	case <-a.ctx.Done():
+		err = fmt.Errorf("%w: %w", errCallerGone, context.Cause(a.ctx))
+	}
+	if !a.abandon() {
+		return nil
+	}
+	return err
+}
