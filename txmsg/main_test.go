@@ -1,0 +1,145 @@
+package txmsg_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/checkback"
+	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/conformance"
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/rocketmq/rocketmqtest"
+	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/txmsg"
+)
+
+func TestMain(m *testing.M) { rocketmqtest.Main(m) }
+
+const (
+	topic = "ORDER_EVENT_TOPIC"
+	wait  = 15 * time.Second
+	tick  = 5 * time.Millisecond
+)
+
+// openDB opens a new order database.
+func openDB(t testing.TB, path string, o database.Options) *database.DB {
+	t.Helper()
+	db, err := database.OpenSQLite(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.NoError(t, db.Migrate(context.Background(), order.Migrations()))
+	return db
+}
+
+// rig is a producer on a broker and a database of its own.
+type rig struct {
+	broker   *broker.Broker
+	db       *database.DB
+	producer *txmsg.Producer
+	cfg      txmsg.Config
+}
+
+type rigOptions struct {
+	hooks    database.Hooks
+	broker   func(*broker.Config)
+	producer func(*txmsg.Config)
+	resolver checkback.Resolver // defaults to that of orders
+}
+
+func newRig(t testing.TB, o rigOptions) *rig {
+	t.Helper()
+	if o.broker == nil {
+		o.broker = func(*broker.Config) {}
+	}
+	path := filepath.Join(t.TempDir(), "order.db")
+	r := &rig{broker: brokertest.Start(t, o.broker), db: openDB(t, path, database.Options{Hooks: o.hooks})}
+	checks := openDB(t, path, database.Options{LockWait: 200 * time.Millisecond})
+	if o.resolver == nil {
+		o.resolver = order.NewCreatedResolver(checks)
+	}
+	checker, err := checkback.New(checkback.Config{
+		Resolvers: map[string]checkback.Resolver{order.EventCreated: o.resolver, "conformance.fact": factResolver{checks}},
+		Grace:     300 * time.Millisecond,
+		Logger:    zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
+	})
+	require.NoError(t, err)
+	r.cfg = txmsg.Config{
+		DB: r.db, NameServers: []string{r.broker.Addr()}, Group: "tx-" + uuid.NewString(), Topic: topic, Checker: checker,
+		Logger: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
+	}
+	if o.producer != nil {
+		o.producer(&r.cfg)
+	}
+	r.producer = startProducer(t, r.cfg)
+	return r
+}
+
+func startProducer(t testing.TB, cfg txmsg.Config) *txmsg.Producer {
+	t.Helper()
+	p, err := txmsg.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, p.Start())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		defer cancel()
+		require.NoError(t, p.Stop(ctx))
+	})
+	return p
+}
+
+// delivered returns the bodies stored in the topic under a message id.
+func (r *rig) delivered(msgID string) ([][]byte, error) {
+	found, err := r.broker.FindMessages(topic, msgID)
+	var bodies [][]byte
+	for _, m := range found {
+		bodies = append(bodies, m.Body)
+	}
+	return bodies, err
+}
+
+// factResolver answers check-backs for the conformance suite's table.
+type factResolver struct{ db *database.DB }
+
+func (r factResolver) Find(ctx context.Context, h checkback.Half) (checkback.Finding, error) {
+	var found struct{ Fact string }
+	err := r.db.Read.WithContext(ctx).Table("conformance").Where("msg_id = ?", h.MsgID).Take(&found).Error
+	switch {
+	case errors.Is(err, gorm.ErrRecordNotFound):
+		return checkback.Absent, nil
+	case err != nil:
+		return checkback.Absent, err
+	case found.Fact == "~"+h.MsgID[:8]:
+		return checkback.Void, nil
+	}
+	return checkback.Committed, nil
+}
+
+func (r factResolver) Bury(ctx context.Context, h checkback.Half) error {
+	err := r.db.Write.WithContext(ctx).Exec("INSERT INTO conformance (fact, msg_id, delivery) VALUES (?, ?, ?)", "~"+h.MsgID[:8], h.MsgID, "txmsg").Error
+	if database.IsDuplicate(err) {
+		return checkback.ErrTaken
+	}
+	return err
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, func(t *testing.T, hooks database.Hooks) conformance.Strategy {
+		r := newRig(t, rigOptions{hooks: hooks})
+		return conformance.Strategy{
+			Publisher: r.producer, DB: r.db, Delivered: r.delivered, Delivery: halfbox.DeliveryTxmsg, Inserts: 1,
+			Settle: 1500 * time.Millisecond,
+		}
+	})
+}
