@@ -45,7 +45,7 @@ type Database struct {
 	Driver    string `yaml:"driver" env:"DRIVER"`
 	OrderDSN  Secret `yaml:"order_dsn" env:"ORDER_DSN"`
 	PointsDSN Secret `yaml:"points_dsn" env:"POINTS_DSN"`
-	Migrate   bool   `yaml:"migrate" env:"MIGRATE"`
+	Migrate   string `yaml:"migrate" env:"MIGRATE"`
 }
 
 // RocketMQ names the cluster, its topics and groups.
@@ -113,6 +113,7 @@ func (c Config) Validate() error {
 	bad(!oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level: %q is not debug, info, warn or error", c.Log.Level)
 	bad(!oneOf(c.Log.Format, "console", "json"), "log.format: %q is not console or json", c.Log.Format)
 	bad(!oneOf(c.Database.Driver, "sqlite", "mysql"), "database.driver: %q is not sqlite or mysql", c.Database.Driver)
+	bad(!oneOf(c.Database.Migrate, "auto", "always", "never"), "database.migrate: %q is not auto, always or never", c.Database.Migrate)
 	if c.Database.Driver == "mysql" {
 		bad(c.Database.OrderDSN == "", "database.order_dsn: required with driver mysql")
 		bad(c.Database.PointsDSN == "", "database.points_dsn: required with driver mysql")

@@ -1,6 +1,7 @@
 package database
 
 import (
+	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -61,6 +62,12 @@ func (db *DB) Close() error {
 		errs = append(errs, p.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// Ping reports nil when the database answers.
+func (db *DB) Ping(ctx context.Context) error {
+	// The last pool is the readers' on SQLite: readiness must not queue behind the one writer.
+	return db.pools[len(db.pools)-1].PingContext(ctx)
 }
 
 // SQL is the pool under Write.

@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/configs"
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/httpapi"
+	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/points"
+)
+
+// openData makes the data folder of the embedded engines.
+func (a *App) openData() error {
+	if a.cfg.Database.Driver != "sqlite" && !a.cfg.RocketMQ.Embedded() {
+		return nil
+	}
+	err := os.MkdirAll(a.cfg.Data, 0o750)
+	if err == nil {
+		err = tryWrite(a.cfg.Data)
+	}
+	if err != nil {
+		return &SetupError{fmt.Errorf("data folder %s cannot be written: %w", a.cfg.Data, err), "choose another one with --data, or give this user the right to write there"}
+	}
+	return nil
+}
+
+func tryWrite(dir string) error {
+	f, err := os.CreateTemp(dir, ".halfbox-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// openBroker opens the in-process broker, unless a cluster is configured.
+func (a *App) openBroker() error {
+	if !a.cfg.RocketMQ.Embedded() {
+		a.nameServers = a.cfg.RocketMQ.NameServers
+		return nil
+	}
+	b, err := OpenBroker(a.cfg, broker.Config{Logger: a.log.Named("broker"), Registerer: a.reg})
+	if err != nil {
+		return err
+	}
+	a.onStop("broker", b.Stop)
+	a.onStart("broker", b.Start)
+	a.broker, a.nameServers, a.addrs.Broker = b, []string{b.Addr()}, b.Addr()
+	return nil
+}
+
+// OpenBroker opens the in-process broker as it is configured; base holds what is not configuration.
+func OpenBroker(cfg configs.Config, base broker.Config) (*broker.Broker, error) {
+	base.Dir = filepath.Join(cfg.Data, "broker")
+	base.Listen = cfg.Broker.Listen
+	base.TransactionTimeout = cfg.Broker.TransactionTimeout
+	base.CheckInterval = cfg.Broker.CheckInterval
+	base.CheckMax = cfg.Broker.CheckMax
+	b, err := broker.Open(base)
+	switch {
+	case err == nil:
+		return b, nil
+	case errors.Is(err, broker.ErrStorageInUse):
+		return nil, &SetupError{err, "stop the other process, or choose another folder with --data"}
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, &SetupError{err, "stop what listens there, set HALFBOX_BROKER_LISTEN to a free address, or name a running broker with HALFBOX_ROCKETMQ_NAME_SERVERS"}
+	}
+	return nil, &SetupError{err, fmt.Sprintf("check the folder %s and the address %s", base.Dir, base.Listen)}
+}
+
+// openDatabases opens the databases that the roles need and brings their tables up to date.
+func (a *App) openDatabases() error {
+	var err error
+	if a.has(RoleAPI) {
+		if a.orderDB, err = a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{}); err != nil {
+			return err
+		}
+		if err := a.migrate(a.orderDB, order.Migrations()); err != nil {
+			return err
+		}
+	}
+	if a.pointsDB, err = a.openDatabase("points", a.cfg.Database.PointsDSN, database.Options{}); err != nil {
+		return err
+	}
+	return a.migrate(a.pointsDB, points.Migrations())
+}
+
+// openDatabase opens one database; its name is the file's name on SQLite.
+func (a *App) openDatabase(name string, dsn configs.Secret, o database.Options) (*database.DB, error) {
+	o.Logger = a.log.Named("database").With(zap.String("database", name))
+	var db *database.DB
+	var err error
+	if a.cfg.Database.Driver == "mysql" {
+		db, err = database.OpenMySQL(string(dsn), o)
+		if err != nil {
+			return nil, &SetupError{err, "correct database." + name + "_dsn"}
+		}
+	} else {
+		path := filepath.Join(a.cfg.Data, name+".db")
+		db, err = database.OpenSQLite(path, o)
+		if err != nil {
+			return nil, &SetupError{err, "check the file, or choose another folder with --data"}
+		}
+	}
+	a.onStop(name+" database", func(context.Context) error { return db.Close() })
+	return db, nil
+}
+
+// migrateTimeout bounds one line of migrations; another process may hold their lock for a while.
+const migrateTimeout = 5 * time.Minute
+
+func (a *App) migrate(db *database.DB, line database.Line) error {
+	if when := a.cfg.Database.Migrate; when == "never" || when == "auto" && db.Dialect != database.SQLite {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
+	defer cancel()
+	if err := db.Migrate(ctx, line); err != nil {
+		return &SetupError{err, "check the database and its rights; the tables are as they were before"}
+	}
+	return nil
+}
+
+// readyCheck adds a condition to /readyz.
+func (a *App) readyCheck(name string, ready func(ctx context.Context) error) {
+	a.checks = append(a.checks, httpapi.Check{Name: name, Ready: ready})
+}
