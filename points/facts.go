@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/halfbox/halfbox"
 )
@@ -13,6 +14,12 @@ import (
 const (
 	eventOrderCreated = "order.created"
 	orderSchema       = "urn:halfbox:schema:order:1"
+
+	// maxAmountCents is the largest amount of an order: with it no balance can overflow.
+	maxAmountCents = 100_000_000_000
+	// The widths of the ledger's columns, which hold ASCII.
+	maxMsgID   = 80
+	maxOrderNo = 64
 )
 
 // facts is what an order event says.
@@ -42,14 +49,21 @@ func decodeFacts(body []byte) (msgID string, f facts, err error) {
 	}
 	f.typ, f.version = ev.Type, ev.AggregateVersion
 	switch {
-	case f.OrderNo == "" || len(f.OrderNo) > 64:
-		return "", facts{}, fmt.Errorf("data of %s: order_no is missing or too long", ev.Type)
+	case !fits(msgID, maxMsgID):
+		return "", facts{}, fmt.Errorf("id is not 1 to %d characters of visible ASCII", maxMsgID)
+	case !fits(f.OrderNo, maxOrderNo):
+		return "", facts{}, fmt.Errorf("data of %s: order_no is not 1 to %d characters of visible ASCII", ev.Type, maxOrderNo)
 	case f.UserID <= 0:
 		return "", facts{}, fmt.Errorf("data of %s: user_id %d is not positive", ev.Type, f.UserID)
-	case f.AmountCents < 0:
-		return "", facts{}, fmt.Errorf("data of %s: amount_cents %d is negative", ev.Type, f.AmountCents)
+	case f.AmountCents < 0 || f.AmountCents > maxAmountCents:
+		return "", facts{}, fmt.Errorf("data of %s: amount_cents %d is not in 0..%d", ev.Type, f.AmountCents, maxAmountCents)
 	}
 	return msgID, f, nil
+}
+
+// fits reports whether the database can keep s: a value it refuses would be tried again for ever.
+func fits(s string, width int) bool {
+	return s != "" && len(s) <= width && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // hash tells whether two messages state the same facts. Their bytes may differ: a body can be rebuilt.

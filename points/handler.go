@@ -118,24 +118,27 @@ func (h *Handler) handle(ctx context.Context, m Message) (Outcome, error) {
 			h.cfg.Hooks.AfterCommit()
 		}
 		return outcome, nil
-	case ukMsgID().ViolatedBy(err):
-		return h.duplicate(ctx, m, f, DuplicateMessage, "msg_id", msgID)
-	case ukOrderType().ViolatedBy(err):
-		return h.duplicate(ctx, m, f, DuplicateOrder, "order_no", f.OrderNo)
+	case ukMsgID().ViolatedBy(err), ukOrderType().ViolatedBy(err):
+		return h.duplicate(ctx, m, msgID, f)
 	}
 	return "", err
 }
 
-// duplicate tells a repetition of the same facts from a contradiction.
-func (h *Handler) duplicate(ctx context.Context, m Message, f facts, layer Outcome, column, value string) (Outcome, error) {
-	rec, err := h.ledger.booked(ctx, column, value)
+// duplicate tells a repetition of the same facts from a contradiction. It does not rely on which key the database
+// named: a plain repetition violates both, and each database names another one first.
+func (h *Handler) duplicate(ctx context.Context, m Message, msgID string, f facts) (Outcome, error) {
+	rec, err := h.ledger.booked(ctx, msgID, f.OrderNo)
 	if err != nil {
 		return "", err
+	}
+	layer, key := DuplicateMessage, "msg_id "+msgID
+	if rec.MsgID != msgID {
+		layer, key = DuplicateOrder, "order_no "+f.OrderNo
 	}
 	if rec.FactsHash == f.hash() {
 		return layer, nil
 	}
-	reason := fmt.Sprintf("%s %s was booked before with other facts (record %d)", column, value, rec.ID)
+	reason := fmt.Sprintf("%s was booked before with other facts (record %d)", key, rec.ID)
 	h.cfg.Logger.Error("conflicting message, moved to the dead letters",
 		zap.String("msg_id", m.MsgID), zap.String("order_no", f.OrderNo), zap.String("reason", reason))
 	return Conflict, bury(ctx, h.cfg.DB, h.cfg.Consumer, m, reason)

@@ -137,12 +137,16 @@ func forUpdate(d database.Dialect) string {
 }
 
 // booked finds the record that stopped a message: by message id, else by order.
-func (l *Ledger) booked(ctx context.Context, column, value string) (Record, error) {
+func (l *Ledger) booked(ctx context.Context, msgID, orderNo string) (Record, error) {
 	var rec Record
 	// The writer's pool: the record was committed a moment ago and must be seen.
-	err := l.db.Write.WithContext(ctx).Where(column+" = ? AND type = ?", value, Earn).Take(&rec).Error
+	db := l.db.Write.WithContext(ctx)
+	err := db.Where("msg_id = ?", msgID).Take(&rec).Error
+	if errors.Is(err, gorm.ErrRecordNotFound) {
+		err = db.Where("order_no = ? AND type = ?", orderNo, Earn).Take(&rec).Error
+	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read record by %s %s: %w", column, value, err)
+		return Record{}, fmt.Errorf("read record of message %s or order %s: %w", msgID, orderNo, err)
 	}
 	return rec, nil
 }

@@ -31,12 +31,12 @@ func (l listener) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalT
 
 // runLocal runs the local transaction and says what the broker is told.
 func (p *Producer) runLocal(a *attempt) (state primitive.LocalTransactionState) {
-	state = primitive.RollbackMessageState
 	defer close(a.ended)
 	defer func() {
 		// A panic belongs to the caller's goroutine; InTx has rolled back by now.
 		if a.panicked = recover(); a.panicked != nil {
 			a.err = halfbox.RolledBack(fmt.Errorf("local transaction panicked: %v", a.panicked))
+			state = primitive.RollbackMessageState
 		}
 	}()
 	ctx, cancel := context.WithTimeout(a.ctx, p.cfg.LocalTimeout)

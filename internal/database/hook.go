@@ -96,12 +96,14 @@ func (c *hookedConn) CheckNamedValue(v *driver.NamedValue) error {
 }
 
 func (c *hookedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
+	begun := false // a driver may return an error with a nil pointer in tx, which is not nil
 	err = c.hooks.run(OpBegin, "BEGIN", func() error {
 		tx, err = c.conn.BeginTx(ctx, opts)
+		begun = err == nil
 		return err
 	})
 	if err != nil {
-		if tx != nil { // the transaction was begun and only its answer was taken away
+		if begun { // only the answer was taken away
 			_ = tx.Rollback()
 		}
 		return nil, err
@@ -118,15 +120,19 @@ func (c *hookedConn) ExecContext(ctx context.Context, query string, args []drive
 }
 
 func (c *hookedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows, err error) {
+	answered := false
 	err = c.hooks.run(OpQuery, query, func() error {
 		rows, err = c.conn.QueryContext(ctx, query, args)
+		answered = err == nil
 		return err
 	})
-	if err != nil && rows != nil {
-		_ = rows.Close()
+	if err != nil {
+		if answered { // only the answer was taken away
+			_ = rows.Close()
+		}
 		return nil, err
 	}
-	return rows, err
+	return rows, nil
 }
 
 type hookedTx struct {

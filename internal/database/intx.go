@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"gorm.io/gorm"
@@ -65,7 +66,12 @@ func (db *DB) inTxOnce(ctx context.Context, fn func(tx *gorm.DB) error) (err err
 			rollback(conn, sqlTx)
 		}
 	}()
-	if err := fn(db.session(ctx, sqlTx)); err != nil {
+	local := &localTx{Tx: sqlTx}
+	err = fn(db.session(ctx, local))
+	if err == nil && local.misused.Load() {
+		err = errNotYours
+	}
+	if err != nil {
 		done = true
 		rollback(conn, sqlTx)
 		return halfbox.RolledBack(cause(ctx, err))
@@ -87,12 +93,30 @@ func (db *DB) inTxOnce(ctx context.Context, fn func(tx *gorm.DB) error) (err err
 	return halfbox.Unknown(err)
 }
 
-// session is a gorm handle whose statements run in sqlTx.
-func (db *DB) session(ctx context.Context, sqlTx *sql.Tx) *gorm.DB {
+// session is a gorm handle whose statements run in local.
+func (db *DB) session(ctx context.Context, local *localTx) *gorm.DB {
 	tx := db.Write.Session(&gorm.Session{NewDB: true, Context: ctx})
-	tx.Statement.ConnPool = sqlTx
+	tx.Statement.ConnPool = local
 	return tx
 }
+
+var errNotYours = errors.New("a local transaction must not be committed or rolled back by its function")
+
+// localTx is the transaction as fn has it: everything but its end. An fn that could commit and then return an error
+// would make InTx report what is not true.
+type localTx struct {
+	*sql.Tx
+	misused atomic.Bool
+}
+
+// Commit refuses.
+func (t *localTx) Commit() error {
+	t.misused.Store(true)
+	return errNotYours
+}
+
+// Rollback refuses.
+func (t *localTx) Rollback() error { return t.Commit() }
 
 // rollback ends the transaction; a connection that cannot do it is closed, which makes the server do it.
 func rollback(conn *sql.Conn, sqlTx *sql.Tx) {

@@ -46,7 +46,7 @@ func OpenMySQL(dsn string, o Options) (*DB, error) {
 func CompleteDSN(dsn string, lockWait time.Duration) (*mysql.Config, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("database DSN: %w", err)
+		return nil, badDSN(dsn)
 	}
 	if cfg.DBName == "" {
 		return nil, errors.New("database DSN names no schema: write user:password@tcp(host:3306)/SCHEMA")
@@ -87,8 +87,7 @@ func CompleteDSN(dsn string, lockWait time.Duration) (*mysql.Config, error) {
 }
 
 func refuseDSN(dsn string, cfg *mysql.Config) error {
-	_, query, _ := strings.Cut(dsn, "?")
-	asked, err := url.ParseQuery(query)
+	_, asked, err := splitDSN(dsn)
 	if err != nil {
 		return errors.New("database DSN: parameters cannot be parsed")
 	}
@@ -97,10 +96,33 @@ func refuseDSN(dsn string, cfg *mysql.Config) error {
 			return fmt.Errorf("database DSN: %s=%s cannot be used, remove it or set %s=%s", name, v, name, need)
 		}
 	}
+	if v, ok := cfg.Params["autocommit"]; ok && v != "1" && !strings.EqualFold(v, "true") && !strings.EqualFold(v, "on") {
+		return fmt.Errorf("database DSN: autocommit=%s cannot be used, single statements would never be committed", v)
+	}
 	if tz, ok := cfg.Params["time_zone"]; ok && tz != "'+00:00'" && !strings.EqualFold(tz, "'UTC'") {
 		return fmt.Errorf("database DSN: time_zone=%s cannot be used, remove it or set it to '+00:00'", tz)
 	}
 	return nil
+}
+
+// splitDSN cuts a DSN the way the driver does: a password may hold any of "@/?", the part after the last slash none.
+func splitDSN(dsn string) (account string, params url.Values, err error) {
+	slash := strings.LastIndexByte(dsn, '/') + 1
+	_, query, _ := strings.Cut(dsn[slash:], "?")
+	params, err = url.ParseQuery(query)
+	return dsn[:slash], params, err
+}
+
+// badDSN says why the driver cannot parse dsn. The driver's own words may quote what it took for a network or a
+// name, which can be the password: they are used only when the part without it is to blame.
+func badDSN(dsn string) error {
+	account, _, _ := splitDSN(dsn)
+	if rest := dsn[len(account):]; strings.Contains(account, "@") && !strings.Contains(rest, "@") {
+		if _, err := mysql.ParseDSN("/" + rest); err != nil {
+			return fmt.Errorf("database DSN: %w", err)
+		}
+	}
+	return errors.New("database DSN cannot be parsed: write user:password@tcp(host:3306)/SCHEMA")
 }
 
 func redactDSN(err error, cfg *mysql.Config) error {

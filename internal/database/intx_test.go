@@ -1,0 +1,195 @@
+package database_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+func TestInTxCommits(t *testing.T) {
+	t.Parallel()
+	db := newDB(t, database.Options{})
+	require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error { return insert(tx, 1) }))
+	require.Equal(t, []int{1}, ids(t, db))
+	requireUsable(t, db)
+}
+
+func TestInTxErrorRollsBack(t *testing.T) {
+	t.Parallel()
+	db, cause := newDB(t, database.Options{}), errors.New("no stock left")
+	err := db.InTx(t.Context(), func(tx *gorm.DB) error {
+		require.NoError(t, insert(tx, 1))
+		return cause
+	})
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.ErrorIs(t, err, cause)
+	require.Empty(t, ids(t, db))
+	requireUsable(t, db)
+}
+
+func TestInTxPanicRollsBackAndGoesOn(t *testing.T) {
+	t.Parallel()
+	db := newDB(t, database.Options{})
+	require.PanicsWithValue(t, "out of cheese", func() {
+		_ = db.InTx(t.Context(), func(tx *gorm.DB) error {
+			require.NoError(t, insert(tx, 1))
+			panic("out of cheese")
+		})
+	})
+	require.Empty(t, ids(t, db))
+	requireUsable(t, db)
+}
+
+func TestInTxContextEndedBefore(t *testing.T) {
+	t.Parallel()
+	db := newDB(t, database.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := db.InTx(ctx, func(*gorm.DB) error { t.Error("fn must not run"); return nil })
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.ErrorIs(t, err, context.Canceled)
+	requireUsable(t, db)
+}
+
+func TestInTxContextEndedInside(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(tx *gorm.DB, cancel func()) error{
+		"after the last statement": func(tx *gorm.DB, cancel func()) error { defer cancel(); return insert(tx, 1) },
+		"before a statement": func(tx *gorm.DB, cancel func()) error {
+			err := insert(tx, 1)
+			cancel()
+			return errors.Join(err, insert(tx, 2))
+		},
+		"and fn looks away": func(tx *gorm.DB, cancel func()) error {
+			_ = insert(tx, 1)
+			cancel()
+			_ = insert(tx, 2)
+			return nil
+		},
+	}
+	for name, fn := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDB(t, database.Options{})
+			ctx, cancel := context.WithCancel(t.Context())
+			err := db.InTx(ctx, func(tx *gorm.DB) error { return fn(tx, cancel) })
+			require.ErrorIs(t, err, halfbox.ErrRolledBack)
+			require.ErrorIs(t, err, context.Canceled)
+			require.Empty(t, ids(t, db))
+			requireUsable(t, db)
+		})
+	}
+}
+
+// A caller that gives up while COMMIT is on its way must not make its outcome unknown.
+func TestInTxContextEndedAtCommit(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]func(h *database.Hooks, hook func(database.Op, string) error){
+		"before": func(h *database.Hooks, hook func(database.Op, string) error) { h.Before = hook },
+		"after":  func(h *database.Hooks, hook func(database.Op, string) error) { h.After = hook },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			var hooks database.Hooks
+			at(&hooks, func(op database.Op, _ string) error {
+				if op == database.OpCommit {
+					cancel()
+					<-ctx.Done()
+				}
+				return nil
+			})
+			db := newDB(t, database.Options{Hooks: hooks})
+			require.NoError(t, db.InTx(ctx, func(tx *gorm.DB) error { return insert(tx, 1) }))
+			require.ErrorIs(t, ctx.Err(), context.Canceled, "COMMIT was reached")
+			require.Equal(t, []int{1}, ids(t, db))
+			requireUsable(t, db)
+		})
+	}
+}
+
+func TestInTxDeadlineWhileWaitingForTheLock(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	holder, db := open(t, path, database.Options{}), open(t, path, database.Options{LockWait: time.Minute})
+	release := holdLock(t, holder)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	err := db.InTx(ctx, func(tx *gorm.DB) error { return insert(tx, 1) })
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), wait, "the lock wait must not outlast the caller's deadline")
+	release()
+	requireUsable(t, db)
+}
+
+// A function that ends the transaction itself must not make InTx say what is not true.
+func TestInTxIsEndedByInTxAlone(t *testing.T) {
+	t.Parallel()
+	later := errors.New("changed my mind")
+	tests := map[string]func(tx *gorm.DB) error{
+		"commit":                    func(tx *gorm.DB) error { tx.Commit(); return nil },
+		"commit, then an error":     func(tx *gorm.DB) error { tx.Commit(); return later },
+		"commit, its error":         func(tx *gorm.DB) error { return tx.Commit().Error },
+		"rollback":                  func(tx *gorm.DB) error { tx.Rollback(); return nil },
+		"rollback, then an error":   func(tx *gorm.DB) error { tx.Rollback(); return later },
+		"COMMIT as a statement":     func(tx *gorm.DB) error { return tx.Exec("COMMIT").Error },
+		"ROLLBACK as a statement":   func(tx *gorm.DB) error { return tx.Exec("ROLLBACK").Error },
+		"commit, then more of it":   func(tx *gorm.DB) error { tx.Commit(); return insert(tx, 2) },
+		"rollback, then more of it": func(tx *gorm.DB) error { tx.Rollback(); return insert(tx, 2) },
+	}
+	for name, fn := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDB(t, database.Options{})
+			err := db.InTx(t.Context(), func(tx *gorm.DB) error {
+				require.NoError(t, insert(tx, 1))
+				return fn(tx)
+			})
+			require.Error(t, err, "a misused transaction is never a plain success")
+			if errors.Is(err, halfbox.ErrRolledBack) {
+				require.Empty(t, ids(t, db), "reported as rolled back")
+			} else {
+				require.ErrorIs(t, err, halfbox.ErrUnknown)
+			}
+			requireUsable(t, db)
+		})
+	}
+}
+
+// A nested gorm transaction joins the one it is in.
+func TestInTxNestedTransaction(t *testing.T) {
+	t.Parallel()
+	db := newDB(t, database.Options{})
+	require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error {
+		return tx.Transaction(func(tx *gorm.DB) error { return insert(tx, 1) })
+	}))
+	require.Equal(t, []int{1}, ids(t, db))
+}
+
+// holdLock opens a transaction that holds the file's write lock until the returned function is called.
+func holdLock(t testing.TB, db *database.DB) (release func()) {
+	t.Helper()
+	held, done, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- db.InTx(context.Background(), func(*gorm.DB) error {
+			close(held)
+			<-done
+			return nil
+		})
+	}()
+	<-held
+	return func() {
+		t.Helper()
+		close(done)
+		require.NoError(t, <-ended)
+	}
+}

@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/faults"
+)
+
+var openHalvesMetric = regexp.MustCompile(`(?m)^halfbox_broker_half_open(?:\{.*\})? (\S+)$`)
+
+func openHalves(t testing.TB, p *process) int {
+	t.Helper()
+	status, text := get(t, p.admin+"/metrics")
+	require.Equal(t, http.StatusOK, status)
+	m := openHalvesMetric.FindStringSubmatch(text)
+	require.NotNil(t, m, "no metric of open half messages")
+	n, err := strconv.ParseFloat(m[1], 64)
+	require.NoError(t, err)
+	return int(n)
+}
+
+// Each crash point in turn: the process kills itself there, starts again, and every order is credited exactly once.
+func TestCrashPoints(t *testing.T) {
+	t.Parallel()
+	for point, expect := range map[string]struct {
+		nth   int
+		voids bool // a half was rolled back by its check
+	}{
+		faults.TxmsgBeforeHalf:        {nth: 4},
+		faults.TxmsgAfterHalf:         {nth: 4, voids: true},
+		faults.TxmsgBeforeLocalCommit: {nth: 4, voids: true},
+		faults.TxmsgAfterLocalCommit:  {nth: 4},
+		faults.TxmsgAfterEnd:          {nth: 4},
+		faults.PointsBeforeCommit:     {nth: 4},
+		faults.PointsAfterCommit:      {nth: 4},
+	} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			data := t.TempDir()
+			all := wishes(8, everyTxmsg)
+			allow := []string{faults.AllowVariable + "=1"}
+			p := serve(t, data, allow, "--fault", fmt.Sprintf("%s=kill@%d", point, expect.nth))
+			require.NotNil(t, p)
+			for _, w := range all { // one at a time: which order meets the crash is certain
+				if _, err := w.post(p.api); err != nil {
+					break
+				}
+			}
+			select {
+			case <-p.exited:
+			case <-time.After(wait):
+				t.Fatal("the crash point was not reached")
+			}
+			require.True(t, p.killed())
+
+			p = serve(t, data, nil)
+			require.NotNil(t, p)
+			for _, w := range all {
+				w.fulfil(t, p.api)
+			}
+			b := requireWhole(t, data, p, all)
+			require.Equal(t, expect.voids, b.voids > 0, "tombstones: %d", b.voids)
+		})
+	}
+}
+
+// The process that answers a check dies before its answer leaves; the next one is asked again.
+func TestCrashBeforeCheckAnswer(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	all := wishes(3, everyTxmsg)
+	allow := []string{faults.AllowVariable + "=1"}
+	p := serve(t, data, allow, "--fault", faults.TxmsgAfterLocalCommit+"=kill@3")
+	require.NotNil(t, p)
+	for _, w := range all {
+		_, _ = w.post(p.api)
+	}
+	<-p.exited
+	// It may die before it says that it is ready.
+	if p = serve(t, data, allow, "--fault", faults.CheckbackBeforeAnswer+"=kill@1"); p != nil {
+		<-p.exited
+		require.True(t, p.killed())
+	}
+	p = serve(t, data, nil)
+	require.NotNil(t, p)
+	for _, w := range all {
+		w.fulfil(t, p.api)
+	}
+	b := requireWhole(t, data, p, all)
+	require.Zero(t, b.voids, "a committed order was voided")
+}
+
+// The drill of the issue: orders from many clients, kill -9 at seeded moments while requests are in flight. Clients
+// repeat their key until they have an answer.
+func TestKillWhileRequestsAreInFlight(t *testing.T) {
+	t.Parallel()
+	const seed = 20261129
+	drill(t, seed, 300, everyTxmsg)
+}
+
+func drill(t *testing.T, seed uint64, orders int, delivery func(int) string) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	data := t.TempDir()
+	all := wishes(orders, delivery)
+	// Every round arms a seeded crash point, so that halves are certainly open at some of the deaths, and kills the
+	// process from outside after a seeded number of answers if that comes first.
+	points := append(faults.Points(), "")
+	allow := []string{faults.AllowVariable + "=1"}
+	rounds := 0
+	for pending := all; len(pending) > 0; rounds++ {
+		var args []string
+		if point := points[rnd.IntN(len(points))]; point != "" {
+			args = []string{"--fault", fmt.Sprintf("%s=kill@%d", point, 1+rnd.IntN(30))}
+		}
+		after := 5 + rnd.IntN(60)
+		if p := serve(t, data, allow, args...); p != nil { // else it died before it was ready
+			pending = sendUntilKilled(p, pending, after)
+			p.kill()
+		}
+	}
+	p := serve(t, data, nil)
+	require.NotNil(t, p)
+	t.Logf("seed %d: %d orders, killed %d times", seed, orders, rounds)
+	seen := map[string]string{}
+	for _, w := range all { // every client that repeats its key gets its one order
+		a := w.fulfil(t, p.api)
+		require.Empty(t, seen[a.OrderNo], "order %s answers two keys", a.OrderNo)
+		seen[a.OrderNo] = w.Key
+	}
+	requireWhole(t, data, p, all)
+}
+
+// sendUntilKilled sends from eight clients at once and kills the process after so many answers, while the other
+// clients' requests are in flight. It returns the wishes that have no answer yet.
+func sendUntilKilled(p *process, pending []wish, after int) (rest []wish) {
+	var mu sync.Mutex
+	next, answers, dead := 0, 0, false
+	take := func() (wish, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if dead || next == len(pending) {
+			return wish{}, false
+		}
+		next++
+		return pending[next-1], true
+	}
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for w, ok := take(); ok; w, ok = take() {
+				a, err := w.post(p.api)
+				mu.Lock()
+				if err == nil && (a.Status == http.StatusCreated || a.Status == http.StatusOK) {
+					answers++
+					if answers == after {
+						dead = true
+						_ = p.cmd.Process.Kill()
+					}
+				} else {
+					rest = append(rest, w)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+	return append(rest, pending[next:]...)
+}

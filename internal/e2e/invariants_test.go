@@ -1,0 +1,117 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+// books is what the two databases say, read straight from their files.
+type books struct {
+	orders  map[string]orderRow // by order_no, tombstones left out
+	records []recordRow
+	balance map[int64]int64
+	voids   int
+}
+
+type orderRow struct {
+	OrderNo        string
+	UserID         int64
+	AmountCents    int64
+	MsgID          string
+	Delivery       string
+	IdempotencyKey string
+}
+
+type recordRow struct {
+	OrderNo string
+	MsgID   string
+	UserID  int64
+	Points  int64
+	Type    string
+}
+
+func readBooks(t testing.TB, data string) books {
+	t.Helper()
+	b := books{orders: map[string]orderRow{}, balance: map[int64]int64{}}
+	var orders []orderRow
+	query(t, data, "order", "SELECT order_no, user_id, amount_cents, msg_id, delivery, idempotency_key FROM t_order WHERE status <> 'VOID'", &orders)
+	for _, o := range orders {
+		b.orders[o.OrderNo] = o
+	}
+	query(t, data, "order", "SELECT COUNT(*) FROM t_order WHERE status = 'VOID'", &b.voids)
+	query(t, data, "points", "SELECT order_no, msg_id, user_id, points, type FROM t_points_record", &b.records)
+	var accounts []struct{ UserID, Balance int64 }
+	query(t, data, "points", "SELECT user_id, balance FROM t_points_account", &accounts)
+	for _, a := range accounts {
+		b.balance[a.UserID] = a.Balance
+	}
+	return b
+}
+
+func query(t testing.TB, data, name, sql string, into any) {
+	t.Helper()
+	db, err := database.OpenSQLite(filepath.Join(data, name+".db"), database.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	require.NoError(t, db.Read.Raw(sql).Scan(into).Error)
+}
+
+// violations lists what breaks I1 (every order credited exactly once), I2 (no points without an order) and I4
+// (balance is the sum of the ledger).
+func (b books) violations() (broken []string) {
+	credited := map[string]int{}
+	sums := map[int64]int64{}
+	for _, r := range b.records {
+		credited[r.OrderNo]++
+		sums[r.UserID] += r.Points
+		o, ok := b.orders[r.OrderNo]
+		switch {
+		case !ok:
+			broken = append(broken, fmt.Sprintf("I2: points for order %s, which does not exist", r.OrderNo))
+		case r.Type != "EARN" || r.UserID != o.UserID || r.Points != o.AmountCents/100 || r.MsgID != o.MsgID:
+			broken = append(broken, fmt.Sprintf("I1: record %+v does not fit order %+v", r, o))
+		}
+	}
+	for no := range b.orders {
+		if credited[no] != 1 {
+			broken = append(broken, fmt.Sprintf("I1: order %s credited %d times", no, credited[no]))
+		}
+	}
+	for user, balance := range b.balance {
+		if balance != sums[user] {
+			broken = append(broken, fmt.Sprintf("I4: user %d has balance %d, ledger %d", user, balance, sums[user]))
+		}
+	}
+	return broken
+}
+
+// requireWhole waits until every order is credited, then stops the process and checks all invariants on the files
+// at rest.
+func requireWhole(t testing.TB, data string, p *process, all []wish) books {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(readBooks(t, data).violations()) == 0 }, wait, 5*tick,
+		"the books do not settle: %v", lazy(func() string { return fmt.Sprint(readBooks(t, data).violations()) }))
+	require.Eventually(t, func() bool { return openHalves(t, p) == 0 }, wait, tick, "half messages stay open")
+	require.Zero(t, p.stop(t))
+	b := readBooks(t, data)
+	require.Empty(t, b.violations())
+	byKey := map[string]int{}
+	for _, o := range b.orders {
+		byKey[o.IdempotencyKey]++
+	}
+	for _, w := range all {
+		require.Equal(t, 1, byKey[w.Key], "I7: orders under key %s", w.Key)
+	}
+	require.Len(t, b.orders, len(all))
+	return b
+}
+
+// lazy makes a failure message only when it is printed.
+type lazy func() string
+
+func (l lazy) String() string { return l() }

@@ -1,0 +1,383 @@
+package txmsg_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/txmsg"
+)
+
+// The request codes of RocketMQ's remoting protocol that these tests meddle with.
+const (
+	codeEndTransaction = 37
+	codeSystemBusy     = 2
+	codeIllegal        = 13
+)
+
+// service returns an order service whose only strategy is the rig's producer.
+func (r *rig) service(t testing.TB) *order.Service {
+	t.Helper()
+	s, err := order.NewService(order.Config{
+		DB: r.db, Publishers: map[halfbox.Delivery]order.Publisher{halfbox.DeliveryTxmsg: r.producer}, Default: halfbox.DeliveryTxmsg,
+	})
+	require.NoError(t, err)
+	return s
+}
+
+type tableRow struct{ OrderNo, MsgID, Status string }
+
+// rows reads t_order, tombstones included.
+func (r *rig) rows(t testing.TB) (orders, tombstones []tableRow) {
+	t.Helper()
+	var all []tableRow
+	require.NoError(t, r.db.Read.Raw("SELECT order_no, msg_id, status FROM t_order ORDER BY id").Scan(&all).Error)
+	for _, row := range all {
+		if row.Status == string(order.StatusVoid) {
+			tombstones = append(tombstones, row)
+		} else {
+			orders = append(orders, row)
+		}
+	}
+	return orders, tombstones
+}
+
+func (r *rig) messages(t testing.TB) []broker.Message {
+	t.Helper()
+	all, err := r.broker.AllMessages(topic)
+	require.NoError(t, err)
+	return all
+}
+
+// requireSettled waits until the broker has no open half message, then checks that the topic holds exactly the
+// committed orders, each once.
+func (r *rig) requireSettled(t testing.TB) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.broker.OpenHalves() == 0 }, wait, tick, "half messages stay open")
+	want, _ := r.rows(t)
+	got := map[string]int{}
+	for _, m := range r.messages(t) {
+		got[m.UniqKey]++
+	}
+	for _, row := range want {
+		require.Equal(t, 1, got[row.MsgID], "order %s, message %s", row.OrderNo, row.MsgID)
+	}
+	require.Len(t, got, len(want))
+}
+
+// onHalf makes a hook that acts on half messages while it is armed.
+func onHalf(armed *atomic.Bool, act broker.Action) func(broker.Request) broker.Action {
+	return func(r broker.Request) broker.Action {
+		if r.Half && armed.Load() {
+			return act
+		}
+		return broker.Action{}
+	}
+}
+
+var request = order.CreateRequest{UserID: 7, AmountCents: 9990}
+
+func requireUnavailable(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.ErrorIs(t, err, halfbox.ErrUnavailable)
+}
+
+func TestMessageIsFoundByEveryId(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{})
+	o, _, err := r.service(t).Create(t.Context(), request)
+	require.NoError(t, err)
+	r.requireSettled(t)
+	m := r.messages(t)[0]
+	require.Equal(t, o.MsgID, m.UniqKey)
+	require.Equal(t, o.OrderNo, m.Keys)
+	require.Equal(t, order.EventCreated, m.Tags)
+}
+
+func TestHalfRefused(t *testing.T) {
+	t.Parallel()
+	var armed atomic.Bool
+	armed.Store(true)
+	r := newRig(t, rigOptions{broker: func(c *broker.Config) {
+		c.Hooks.OnRequest = onHalf(&armed, broker.Action{Code: codeSystemBusy, Remark: "busy"})
+	}})
+	s := r.service(t)
+	_, _, err := s.Create(t.Context(), request)
+	requireUnavailable(t, err)
+	orders, tombstones := r.rows(t)
+	require.Empty(t, orders)
+	require.Empty(t, tombstones)
+
+	armed.Store(false)
+	_, _, err = s.Create(t.Context(), request)
+	require.NoError(t, err)
+	r.requireSettled(t)
+}
+
+func TestHalfTooLarge(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{producer: func(c *txmsg.Config) { c.MaxBody = 100 }})
+	_, _, err := r.service(t).Create(t.Context(), request)
+	require.ErrorIs(t, err, txmsg.ErrTooLarge)
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.NotErrorIs(t, err, halfbox.ErrUnavailable, "another place to store it would not help")
+
+	var armed atomic.Bool
+	armed.Store(true)
+	r = newRig(t, rigOptions{broker: func(c *broker.Config) {
+		c.Hooks.OnRequest = onHalf(&armed, broker.Action{Code: codeIllegal, Remark: "the message body size over max value"})
+	}})
+	_, _, err = r.service(t).Create(t.Context(), request)
+	require.ErrorIs(t, err, txmsg.ErrTooLarge)
+}
+
+// A half message whose acknowledgement is lost is stored: its check must roll it back, and nothing else may run.
+func TestHalfAnswerLost(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]broker.Action{
+		"lost": {Drop: true}, "late": {Delay: 600 * time.Millisecond}, "connection cut": {Disconnect: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var armed atomic.Bool
+			armed.Store(true)
+			r := newRig(t, rigOptions{
+				broker: func(c *broker.Config) {
+					c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action { return onHalf(&armed, act)(r) }
+				},
+				producer: func(c *txmsg.Config) { c.HalfTimeout = 200 * time.Millisecond },
+			})
+			s := r.service(t)
+			_, _, err := s.Create(t.Context(), request)
+			requireUnavailable(t, err)
+			orders, _ := r.rows(t)
+			require.Empty(t, orders)
+			r.requireSettled(t)
+			_, tombstones := r.rows(t)
+			require.Len(t, tombstones, 1, "the check voided the stored half")
+
+			armed.Store(false)
+			_, _, err = s.Create(t.Context(), request)
+			require.NoError(t, err)
+			r.requireSettled(t)
+		})
+	}
+}
+
+// END_TRANSACTION is never acknowledged: when it is lost the check repairs it, both ways.
+func TestEndTransactionLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{broker: func(c *broker.Config) {
+		c.Hooks.OnRequest = func(r broker.Request) broker.Action {
+			return broker.Action{Drop: r.Code == codeEndTransaction && r.Ext["fromTransactionCheck"] != "true"}
+		}
+	}})
+	s := r.service(t)
+	_, _, err := s.Create(t.Context(), request)
+	require.NoError(t, err)
+	_, err = r.producer.PublishInTx(t.Context(), orderEvent(t), failing)
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.Equal(t, 2, r.broker.OpenHalves())
+	r.requireSettled(t)
+	orders, tombstones := r.rows(t)
+	require.Len(t, orders, 1)
+	require.Len(t, tombstones, 1)
+}
+
+// A check that comes between the acknowledgement and the local transaction voids the attempt; the local transaction
+// then meets the tombstone, and one new attempt follows.
+func TestCheckBeforeLocalTransaction(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	var first sync.Once
+	r = newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+		c.Hooks.AfterHalf = func() {
+			first.Do(func() {
+				require.Eventually(t, func() bool { _, tombs := r.rows(t); return len(tombs) == 1 }, wait, tick)
+			})
+		}
+	}})
+	o, _, err := r.service(t).Create(t.Context(), request)
+	require.NoError(t, err)
+	r.requireSettled(t)
+	orders, tombstones := r.rows(t)
+	require.Equal(t, o.MsgID, orders[0].MsgID)
+	require.NotEqual(t, o.MsgID, tombstones[0].MsgID)
+	require.Equal(t, "~"+tombstones[0].MsgID, tombstones[0].OrderNo)
+}
+
+// A check during a slow local transaction finds the row's key locked: it must wait and answer UNKNOWN.
+func TestCheckDuringLocalTransaction(t *testing.T) {
+	t.Parallel()
+	checked := make(chan struct{})
+	var checks atomic.Int32
+	r := newRig(t, rigOptions{
+		broker: func(c *broker.Config) {
+			c.Hooks.OnRequest = func(r broker.Request) broker.Action {
+				// The second answer: the first may be UNKNOWN because the half is young.
+				if r.Code == codeEndTransaction && r.Ext["fromTransactionCheck"] == "true" && checks.Add(1) == 2 {
+					close(checked)
+				}
+				return broker.Action{}
+			}
+		},
+		producer: func(c *txmsg.Config) {
+			c.LocalTimeout = wait
+			c.Hooks.BeforeLocalCommit = func() { <-checked }
+		},
+	})
+	o, _, err := r.service(t).Create(t.Context(), request)
+	require.NoError(t, err)
+	r.requireSettled(t)
+	orders, tombstones := r.rows(t)
+	require.Equal(t, o.MsgID, orders[0].MsgID)
+	require.Empty(t, tombstones)
+}
+
+// The broker may ask about a transaction that it was told to commit (rocketmq-client.md, section 4): the answer is
+// COMMIT again, and the second delivery is the consumer's to recognise.
+func TestCheckOfCommitted(t *testing.T) {
+	t.Parallel()
+	var kept atomic.Int32
+	r := newRig(t, rigOptions{broker: func(c *broker.Config) {
+		c.Hooks.KeepHalf = func(string) bool { return kept.Add(1) == 1 }
+	}})
+	o, _, err := r.service(t).Create(t.Context(), request)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return r.broker.OpenHalves() == 0 }, wait, tick)
+	got := r.messages(t)
+	require.Len(t, got, 2)
+	require.Equal(t, o.MsgID, got[0].UniqKey)
+	require.Equal(t, o.MsgID, got[1].UniqKey)
+	_, tombstones := r.rows(t)
+	require.Empty(t, tombstones)
+}
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	var tried atomic.Int32
+	r := newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+		c.HalfTimeout = 300 * time.Millisecond
+		c.Breaker = txmsg.BreakerConfig{Failures: 2, OpenFor: 500 * time.Millisecond}
+		c.Hooks.BeforeHalf = func() { tried.Add(1) }
+	}})
+	s := r.service(t)
+	_, _, err := s.Create(t.Context(), request)
+	require.NoError(t, err)
+	stopped, stop := context.WithTimeout(t.Context(), wait)
+	defer stop()
+	require.NoError(t, r.broker.Stop(stopped))
+	for range 2 {
+		_, _, err := s.Create(t.Context(), request)
+		requireUnavailable(t, err)
+	}
+	before := tried.Load()
+	_, _, err = s.Create(t.Context(), request)
+	requireUnavailable(t, err)
+	require.Equal(t, before, tried.Load(), "an open breaker tries no half message")
+
+	r.broker = brokertest.Restart(t, r.broker)
+	require.Eventually(t, func() bool {
+		_, _, err := s.Create(t.Context(), request)
+		return err == nil
+	}, wait, 20*tick)
+	orders, _ := r.rows(t)
+	require.Len(t, orders, 2)
+}
+
+func TestReadyMeansKnownToTheBroker(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{})
+	require.Error(t, r.producer.Ready())
+	require.Eventually(t, func() bool { return r.producer.Ready() == nil }, wait, tick)
+	require.True(t, r.broker.HasProducer(r.cfg.Group))
+	require.Zero(t, r.broker.OpenHalves(), "warming up stores nothing")
+	require.Empty(t, r.messages(t))
+}
+
+// A process that died between its commit and END_TRANSACTION is answered for by its successor, which has sent
+// nothing yet.
+func TestSuccessorAnswersForTheDead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{
+		broker: func(c *broker.Config) {
+			c.Hooks.OnRequest = func(r broker.Request) broker.Action {
+				return broker.Action{Drop: r.Code == codeEndTransaction && r.Ext["fromTransactionCheck"] != "true"}
+			}
+			c.TransactionTimeout, c.CheckInterval = 3*time.Second, time.Second
+		},
+	})
+	_, _, err := r.service(t).Create(t.Context(), request)
+	require.NoError(t, err)
+	stopped, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	require.NoError(t, r.producer.Stop(stopped))
+	require.Equal(t, 1, r.broker.OpenHalves())
+
+	cfg := r.cfg
+	cfg.Registerer = nil
+	startProducer(t, cfg)
+	r.requireSettled(t)
+	require.Len(t, r.messages(t), 1)
+}
+
+func TestStopWaitsForLocalTransactions(t *testing.T) {
+	t.Parallel()
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	r := newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+		c.Hooks.BeforeLocalCommit = func() { close(inside); <-goOn }
+	}})
+	s := r.service(t)
+	created := make(chan error, 1)
+	go func() {
+		_, _, err := s.Create(context.Background(), request)
+		created <- err
+	}()
+	<-inside
+	stopped := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		defer cancel()
+		stopped <- r.producer.Stop(ctx)
+	}()
+	require.Eventually(t, func() bool {
+		_, err := r.producer.PublishInTx(t.Context(), orderEvent(t), failing)
+		return errors.Is(err, txmsg.ErrStopped)
+	}, wait, tick, "a stopping producer takes no new work")
+	close(goOn)
+	require.NoError(t, <-created)
+	require.NoError(t, <-stopped)
+	r.requireSettled(t)
+	require.Len(t, r.messages(t), 1)
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{})
+	for field, change := range map[string]func(*txmsg.Config){
+		"DB": func(c *txmsg.Config) { c.DB = nil }, "Checker": func(c *txmsg.Config) { c.Checker = nil },
+		"Group": func(c *txmsg.Config) { c.Group = "" }, "Topic": func(c *txmsg.Config) { c.Topic = "" },
+		"name server": func(c *txmsg.Config) { c.NameServers = nil }, "timeouts": func(c *txmsg.Config) { c.HalfTimeout = -1 },
+	} {
+		cfg := r.cfg
+		change(&cfg)
+		_, err := txmsg.New(cfg)
+		require.ErrorContains(t, err, field)
+	}
+	ev := orderEvent(t)
+	ev.Subject = strings.Repeat("x", 3) + "\x01"
+	_, err := r.producer.PublishInTx(t.Context(), ev, failing)
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.ErrorContains(t, err, "separator")
+}
