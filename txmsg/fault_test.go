@@ -336,6 +336,7 @@ func TestStopWaitsForLocalTransactions(t *testing.T) {
 	t.Parallel()
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	r := newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+		c.LocalTimeout = wait
 		c.Hooks.BeforeLocalCommit = func() { close(inside); <-goOn }
 	}})
 	s := r.service(t)
@@ -351,8 +352,10 @@ func TestStopWaitsForLocalTransactions(t *testing.T) {
 		defer cancel()
 		stopped <- r.producer.Stop(ctx)
 	}()
+	gone, cancel := context.WithCancel(t.Context()) // the probes must not queue for the database's one writer
+	cancel()
 	require.Eventually(t, func() bool {
-		_, err := r.producer.PublishInTx(t.Context(), orderEvent(t), failing)
+		_, err := r.producer.PublishInTx(gone, orderEvent(t), failing)
 		return errors.Is(err, txmsg.ErrStopped)
 	}, wait, tick, "a stopping producer takes no new work")
 	close(goOn)

@@ -30,7 +30,7 @@ func NameServers(addrs []string) ([]string, error) {
 	for i, addr := range addrs {
 		bare := strings.TrimPrefix(addr, "http://")
 		host, port, err := net.SplitHostPort(bare)
-		if err != nil {
+		if err != nil || host == "" || strings.ContainsAny(host, " \t/;,") {
 			return nil, fmt.Errorf("RocketMQ name server address %q: write host:port", addr)
 		}
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {

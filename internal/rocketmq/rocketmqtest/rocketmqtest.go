@@ -27,15 +27,13 @@ func knownLeaks() []goleak.Option {
 	return []goleak.Option{
 		// The check loop of a transaction producer ranges over a channel that is never closed.
 		goleak.IgnoreAnyFunction(client + "producer.(*transactionProducer).checkTransactionState"),
-		// Timers that sleep before they look whether the client is done, 10 s and up to a day
-		// (apache/rocketmq-client-go#1147).
-		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).Start.func1"),
-		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).Start.func1.1"),
-		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).Start.func1.3"),
-		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).Start.func1.4"),
-		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).Start.func1.5"),
-		goleak.IgnoreAnyFunction(client + "consumer.(*statsItemSet).init.func1"),
-		goleak.IgnoreAnyFunction(client + "consumer.(*pushConsumer).Start.func1.2"),
+		// Timers and loops of clients and consumers look whether the client is done only at their next tick, which is
+		// 10 s away at least and up to a day (apache/rocketmq-client-go#1147).
+		goleak.IgnoreAnyFunction(client + "primitive.WithRecover"),
+		// A rebalance under way waits out its request.
+		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).RebalanceImmediately"),
+		// A pull that the broker has parked goes on waiting for its answer, up to 30 s, on a closed connection.
+		goleak.IgnoreAnyFunction(client + "consumer.(*pushConsumer).pullMessage"),
 		// The reader of a name server connection ends with the read timeout, 120 s.
 		goleak.IgnoreAnyFunction(client + "internal/remote.(*remotingClient).receiveResponse"),
 		// A cache of the client's consumer package, made when that package is loaded.
