@@ -94,25 +94,43 @@ func (a *App) openDatabases() error {
 	return a.migrate(a.pointsDB, points.Migrations())
 }
 
-// openDatabase opens one database; its name is the file's name on SQLite.
+// openDatabase opens one database and closes it when the application stops.
 func (a *App) openDatabase(name string, dsn configs.Secret, o database.Options) (*database.DB, error) {
 	o.Logger = a.log.Named("database").With(zap.String("database", name))
-	var db *database.DB
-	var err error
-	if a.cfg.Database.Driver == "mysql" {
-		db, err = database.OpenMySQL(string(dsn), o)
-		if err != nil {
-			return nil, &SetupError{err, "correct database." + name + "_dsn"}
-		}
-	} else {
-		path := filepath.Join(a.cfg.Data, name+".db")
-		db, err = database.OpenSQLite(path, o)
-		if err != nil {
-			return nil, &SetupError{err, "check the file, or choose another folder with --data"}
-		}
+	db, err := openDatabase(a.cfg, name, dsn, o)
+	if err != nil {
+		return nil, err
 	}
 	a.onStop(name+" database", func(context.Context) error { return db.Close() })
 	return db, nil
+}
+
+// openDatabase opens one database; its name is the file's name on SQLite.
+func openDatabase(cfg configs.Config, name string, dsn configs.Secret, o database.Options) (*database.DB, error) {
+	if cfg.Database.Driver == "mysql" {
+		db, err := database.OpenMySQL(string(dsn), o)
+		if err != nil {
+			return nil, &SetupError{err, "correct database." + name + "_dsn"}
+		}
+		return db, nil
+	}
+	db, err := database.OpenSQLite(databaseFile(cfg, name), o)
+	if err != nil {
+		return nil, &SetupError{err, "check the file, or choose another folder with --data"}
+	}
+	return db, nil
+}
+
+func databaseFile(cfg configs.Config, name string) string { return filepath.Join(cfg.Data, name+".db") }
+
+// OpenOrderDatabase opens the order database for a command that looks at it; it never makes one.
+func OpenOrderDatabase(cfg configs.Config) (*database.DB, error) {
+	if cfg.Database.Driver == "sqlite" {
+		if _, err := os.Stat(databaseFile(cfg, "order")); err != nil {
+			return nil, &SetupError{fmt.Errorf("there is no order database: %w", err), "run halfbox serve first, or name its folder with --data"}
+		}
+	}
+	return openDatabase(cfg, "order", cfg.Database.OrderDSN, database.Options{MaxOpen: 2})
 }
 
 // migrateTimeout bounds one line of migrations; another process may hold their lock for a while.

@@ -65,8 +65,9 @@ type Consumer struct {
 	loop     sync.WaitGroup
 	once     sync.Once
 
-	mu     sync.Mutex
-	client client.PushConsumer
+	mu        sync.Mutex
+	client    client.PushConsumer
+	abandoned bool // Stop did not wait for the start loop, which ends its client itself
 }
 
 // NewConsumer returns a Consumer that has not started yet.
@@ -148,8 +149,14 @@ func (c *Consumer) startClient() error {
 		return err
 	}
 	c.mu.Lock()
-	c.client = push
+	abandoned := c.abandoned
+	if !abandoned {
+		c.client = push
+	}
 	c.mu.Unlock()
+	if abandoned {
+		return errors.Join(errors.New("stopped while it was connecting"), c.end(c.ctx, push))
+	}
 	return nil
 }
 
@@ -211,14 +218,40 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	c.mu.Unlock()
 	if push == nil {
 		c.cancel()
-		c.loop.Wait()
+		waited := c.waitLoop(ctx)
 		c.mu.Lock()
 		push, c.client = c.client, nil // the start loop may just have made it
+		c.abandoned = push == nil
 		c.mu.Unlock()
-		if push == nil {
+		switch {
+		case push != nil:
+		case waited:
 			return nil
+		default:
+			return fmt.Errorf("consumer %s: still connecting, it ends once the client gives up", c.cfg.Group)
 		}
 	}
+	return c.end(ctx, push)
+}
+
+// waitLoop waits for the start loop, whose client may be waiting for a broker that says nothing; false when ctx
+// ended first.
+func (c *Consumer) waitLoop(ctx context.Context) bool {
+	done := make(chan struct{})
+	go func() {
+		c.loop.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// end suspends the client, waits for the handlers and shuts the client down.
+func (c *Consumer) end(ctx context.Context, push client.PushConsumer) error {
 	push.Suspend()
 	drained := c.drain(ctx)
 	if !drained {

@@ -1,0 +1,88 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+	"go.uber.org/zap"
+
+	"github.com/halfbox/halfbox/internal/eventview"
+	"github.com/halfbox/halfbox/outbox"
+)
+
+// Events is what the operator's endpoints need of the outbox.
+type Events interface {
+	Stats(ctx context.Context) (outbox.Snapshot, error)
+	List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error)
+	// Get returns the records of a message, or outbox.ErrNotFound.
+	Get(ctx context.Context, msgID string) ([]outbox.Entry, error)
+}
+
+// EventRoutes are the operator's endpoints for event records:
+//
+//	GET /admin/v1/stats              counts by sink and state, age of the oldest unsent record
+//	GET /admin/v1/events             ?sink= status= type= biz_no= limit= (100, at most 1000)
+//	GET /admin/v1/events/{msg_id}    one message whole, its payload included
+func EventRoutes(events Events, log *zap.Logger) Routes {
+	answer := func(handle func(*gin.Context) (any, error)) gin.HandlerFunc {
+		return func(c *gin.Context) {
+			body, err := handle(c)
+			if errors.Is(err, outbox.ErrNotFound) {
+				err = newProblem("event-not-found", http.StatusNotFound, "There is no such event record", "No event record has this msg_id.")
+			}
+			if err != nil {
+				fail(c, log, err)
+				return
+			}
+			writeJSON(c, http.StatusOK, body)
+		}
+	}
+	return func(r gin.IRouter) {
+		get(r, "/admin/v1/stats", answer(func(c *gin.Context) (any, error) {
+			s, err := events.Stats(c.Request.Context())
+			return eventview.OfStats(s), err
+		}))
+		get(r, "/admin/v1/events", answer(func(c *gin.Context) (any, error) {
+			f, err := eventFilter(c)
+			if err != nil {
+				return nil, err
+			}
+			entries, err := events.List(c.Request.Context(), f)
+			return gin.H{"events": eventview.All(entries)}, err
+		}))
+		get(r, "/admin/v1/events/:msg_id", answer(func(c *gin.Context) (any, error) {
+			entries, err := events.Get(c.Request.Context(), c.Param("msg_id"))
+			return gin.H{"events": eventview.All(entries)}, err
+		}))
+	}
+}
+
+// eventFilter reads the query. A parameter that is not known is refused: a filter that is ignored would show more
+// than was asked for.
+func eventFilter(c *gin.Context) (outbox.Filter, error) {
+	known := []string{"sink", "status", "type", "biz_no", "limit"}
+	for name := range c.Request.URL.Query() {
+		if !slices.Contains(known, name) {
+			return outbox.Filter{}, invalidRequest(name, fmt.Sprintf("is not a parameter, there are %v", known))
+		}
+	}
+	f := outbox.Filter{
+		Sink: c.Query("sink"), Status: outbox.Status(c.Query("status")), EventType: c.Query("type"), BizNo: c.Query("biz_no"),
+	}
+	if f.Status != "" && !slices.Contains(outbox.Statuses(), f.Status) {
+		return outbox.Filter{}, invalidRequest("status", fmt.Sprintf("must be one of %v", outbox.Statuses()))
+	}
+	if limit := c.Query("limit"); limit != "" {
+		n, err := strconv.Atoi(limit)
+		if err != nil || n < 1 || n > 1000 {
+			return outbox.Filter{}, invalidRequest("limit", "must be a number from 1 to 1000")
+		}
+		f.Limit = n
+	}
+	return f, nil
+}

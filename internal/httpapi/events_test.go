@@ -1,0 +1,111 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/httpapi"
+	"github.com/halfbox/halfbox/outbox"
+)
+
+// events serves the operator's endpoints over an outbox with two records.
+func events(t *testing.T) (http.Handler, []string) {
+	t.Helper()
+	db, err := database.OpenSQLite(filepath.Join(t.TempDir(), "order.db"), database.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.NoError(t, db.Migrate(t.Context(), outbox.Migrations()))
+	w, err := outbox.NewWriter(outbox.WriterConfig{DB: db, Sink: "main", Destination: "T"})
+	require.NoError(t, err)
+	var ids []string
+	for _, no := range []string{"A1", "A2"} {
+		receipt, err := w.PublishInTx(t.Context(), halfbox.Event{
+			Type: "order.created", Source: "/x", Subject: no, Time: time.Now(), DataSchema: "urn:x:1", AggregateVersion: 1,
+			PartitionKey: no, Data: json.RawMessage(`{"order_no":"` + no + `"}`),
+		}, func(*gorm.DB, halfbox.Attempt) error { return nil })
+		require.NoError(t, err)
+		ids = append(ids, receipt.MsgID)
+	}
+	h, err := httpapi.Operator(httpapi.OperatorConfig{
+		Gatherer: prometheus.NewRegistry(), Mount: []httpapi.Routes{httpapi.EventRoutes(outboxOf{db}, zap.NewNop())},
+	})
+	require.NoError(t, err)
+	return h, ids
+}
+
+type outboxOf struct{ db *database.DB }
+
+func (o outboxOf) Stats(ctx context.Context) (outbox.Snapshot, error) { return outbox.Stats(ctx, o.db) }
+func (o outboxOf) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
+	return outbox.List(ctx, o.db, f)
+}
+
+func (o outboxOf) Get(ctx context.Context, id string) ([]outbox.Entry, error) {
+	return outbox.Get(ctx, o.db, id)
+}
+
+func ask(t *testing.T, h http.Handler, path string) (int, map[string]any) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	var body map[string]any
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body), w.Body.String())
+	return w.Code, body
+}
+
+func TestEventEndpoints(t *testing.T) {
+	t.Parallel()
+	h, ids := events(t)
+
+	code, stats := ask(t, h, "/admin/v1/stats")
+	require.Equal(t, http.StatusOK, code)
+	sink := stats["sinks"].([]any)[0].(map[string]any)
+	require.Equal(t, "main", sink["sink"])
+	require.EqualValues(t, 2, sink["wait"])
+	require.GreaterOrEqual(t, sink["oldest_unsent_seconds"], 0.0)
+
+	code, list := ask(t, h, "/admin/v1/events?status=WAIT&sink=main&type=order.created&biz_no=A2")
+	require.Equal(t, http.StatusOK, code)
+	require.Len(t, list["events"], 1)
+	found := list["events"].([]any)[0].(map[string]any)
+	require.Equal(t, ids[1], found["msg_id"])
+	require.NotContains(t, found, "payload", "a list shows no payloads")
+
+	_, one := ask(t, h, "/admin/v1/events?limit=1")
+	require.Len(t, one["events"], 1)
+	_, none := ask(t, h, "/admin/v1/events?status=FAIL")
+	require.Equal(t, []any{}, none["events"])
+
+	code, shown := ask(t, h, "/admin/v1/events/"+ids[0])
+	require.Equal(t, http.StatusOK, code)
+	payload := shown["events"].([]any)[0].(map[string]any)["payload"].(map[string]any)
+	require.Equal(t, ids[0], payload["id"], "the payload is shown as the JSON it is")
+}
+
+func TestEventEndpointsRefuse(t *testing.T) {
+	t.Parallel()
+	h, _ := events(t)
+	for path, status := range map[string]int{
+		"/admin/v1/events?status=LOST": http.StatusBadRequest,
+		"/admin/v1/events?limit=0":     http.StatusBadRequest,
+		"/admin/v1/events?limit=x":     http.StatusBadRequest,
+		"/admin/v1/events?sinks=main":  http.StatusBadRequest,
+		"/admin/v1/events/nobody":      http.StatusNotFound,
+	} {
+		code, body := ask(t, h, path)
+		require.Equal(t, status, code, path)
+		require.NotEmpty(t, body["type"], path)
+	}
+}
