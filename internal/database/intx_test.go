@@ -3,6 +3,7 @@ package database_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,6 +156,9 @@ func TestInTxIsEndedByInTxAlone(t *testing.T) {
 				return fn(tx)
 			})
 			require.Error(t, err, "a misused transaction is never a plain success")
+			if !strings.HasSuffix(name, "as a statement") {
+				require.ErrorIs(t, err, halfbox.ErrRolledBack, "it was refused, so the outcome is known")
+			}
 			if errors.Is(err, halfbox.ErrRolledBack) {
 				require.Empty(t, ids(t, db), "reported as rolled back")
 			} else {

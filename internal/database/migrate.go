@@ -26,7 +26,7 @@ func (db *DB) Migrate(ctx context.Context, line Line) error {
 	// already, in a transaction that is undone; the next try sees what the other has done.
 	tries := 1
 	if db.Dialect == SQLite {
-		tries = 1
+		tries = 3
 	}
 	for range tries {
 		if _, err = provider.Up(ctx); err == nil {

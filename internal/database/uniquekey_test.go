@@ -78,6 +78,19 @@ func TestUniqueKeyOfAnotherTable(t *testing.T) {
 	}
 }
 
+// A key over several columns is not the key over its last one.
+func TestUniqueKeyThatEndsLikeAnother(t *testing.T) {
+	t.Parallel()
+	db := newDB(t, database.Options{})
+	mustExec(t, db, "CREATE TABLE t_order (user_id INTEGER, msg_id TEXT, UNIQUE (user_id, msg_id))")
+	mustExec(t, db, "INSERT INTO t_order VALUES (1, 'm')")
+	err := db.Write.Exec("INSERT INTO t_order VALUES (1, 'm')").Error
+	require.True(t, database.IsDuplicate(err))
+	for name, key := range keys() {
+		require.False(t, key.ViolatedBy(err), name)
+	}
+}
+
 func TestUniqueKeyInMySQLErrorText(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ message, key string }{

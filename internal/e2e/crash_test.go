@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"regexp"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,19 +12,6 @@ import (
 
 	"github.com/halfbox/halfbox/internal/faults"
 )
-
-var openHalvesMetric = regexp.MustCompile(`(?m)^halfbox_broker_half_open(?:\{.*\})? (\S+)$`)
-
-func openHalves(t testing.TB, p *process) int {
-	t.Helper()
-	status, text := get(t, p.admin+"/metrics")
-	require.Equal(t, http.StatusOK, status)
-	m := openHalvesMetric.FindStringSubmatch(text)
-	require.NotNil(t, m, "no metric of open half messages")
-	n, err := strconv.ParseFloat(m[1], 64)
-	require.NoError(t, err)
-	return int(n)
-}
 
 // Each crash point in turn: the process kills itself there, starts again, and every order is credited exactly once.
 func TestCrashPoints(t *testing.T) {

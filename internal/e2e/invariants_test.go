@@ -90,14 +90,26 @@ func (b books) violations() (broken []string) {
 	return broken
 }
 
-// requireWhole waits until every order is credited, then stops the process and checks all invariants on the files
-// at rest.
+// requireWhole waits until every order is credited and no half message is open, then stops the process and checks
+// all invariants on the files at rest.
 func requireWhole(t testing.TB, data string, p *process, all []wish) books {
+	t.Helper()
+	requireSettled(t, data)
+	require.Eventually(t, func() bool { return metric(t, p, "halfbox_broker_half_open") == 0 }, wait, tick, "half messages stay open")
+	require.Zero(t, p.stop(t))
+	return requireBooks(t, data, all)
+}
+
+// requireSettled waits until the books are in order.
+func requireSettled(t testing.TB, data string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(readBooks(t, data).violations()) == 0 }, wait, 5*tick,
 		"the books do not settle: %v", lazy(func() string { return fmt.Sprint(readBooks(t, data).violations()) }))
-	require.Eventually(t, func() bool { return openHalves(t, p) == 0 }, wait, tick, "half messages stay open")
-	require.Zero(t, p.stop(t))
+}
+
+// requireBooks checks the invariants on files at rest, and that every wish has its one order.
+func requireBooks(t testing.TB, data string, all []wish) books {
+	t.Helper()
 	b := readBooks(t, data)
 	require.Empty(t, b.violations())
 	byKey := map[string]int{}

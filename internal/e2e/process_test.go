@@ -52,6 +52,7 @@ func quick() []string {
 		"HALFBOX_BROKER_LISTEN=127.0.0.1:0",
 		"HALFBOX_BROKER_TRANSACTION_TIMEOUT=1s", "HALFBOX_BROKER_CHECK_INTERVAL=500ms", "HALFBOX_CHECKBACK_GRACE=1s",
 		"HALFBOX_TXMSG_HALF_TIMEOUT=500ms", "HALFBOX_TXMSG_LOCAL_TIMEOUT=900ms",
+		"HALFBOX_OUTBOX_LEASE=1500ms", "HALFBOX_OUTBOX_SEND_TIMEOUT=500ms", "HALFBOX_OUTBOX_RECLAIM_INTERVAL=250ms",
 	}
 }
 
@@ -80,7 +81,10 @@ func (p *process) stderr() string {
 	return p.log.String()
 }
 
-var readyLine = regexp.MustCompile(`^halfbox is ready:(?: api (\S+))? operator (\S+)(?: broker (\S+))?`)
+var (
+	readyLine       = regexp.MustCompile(`^halfbox is ready:(?: api (\S+))? operator (\S+)(?: broker (\S+))?`)
+	brokerReadyLine = regexp.MustCompile(`^halfbox broker is ready: (\S+)`)
+)
 
 // launch starts the program without waiting for anything; ready gets true with its ready line.
 func launch(t testing.TB, env []string, args ...string) (p *process, ready <-chan bool) {
@@ -98,6 +102,9 @@ func launch(t testing.TB, env []string, args ...string) (p *process, ready <-cha
 		for lines.Scan() {
 			if m := readyLine.FindStringSubmatch(lines.Text()); m != nil {
 				p.api, p.admin, p.broker = m[1], m[2], m[3]
+				seen <- true
+			} else if m := brokerReadyLine.FindStringSubmatch(lines.Text()); m != nil {
+				p.broker = m[1]
 				seen <- true
 			}
 		}
@@ -120,7 +127,20 @@ func launch(t testing.TB, env []string, args ...string) (p *process, ready <-cha
 func serve(t testing.TB, data string, env []string, args ...string) *process {
 	t.Helper()
 	args = append([]string{"serve", "--data", data, "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-	p, ready := launch(t, append(quick(), env...), args...)
+	return awaitReady(t, append(quick(), env...), args...)
+}
+
+// serveBroker starts "halfbox broker" on an address, which may be that of an earlier one.
+func serveBroker(t testing.TB, data, addr string) *process {
+	t.Helper()
+	p := awaitReady(t, quick(), "broker", "--data", data, "--listen", addr)
+	require.NotNil(t, p)
+	return p
+}
+
+func awaitReady(t testing.TB, env []string, args ...string) *process {
+	t.Helper()
+	p, ready := launch(t, env, args...)
 	select {
 	case ok := <-ready:
 		if ok {
@@ -129,7 +149,7 @@ func serve(t testing.TB, data string, env []string, args ...string) *process {
 		<-p.exited
 		return nil
 	case <-time.After(wait):
-		t.Fatalf("not ready in time:\n%s", p.stderr())
+		t.Fatalf("%v was not ready in time:\n%s", args, p.stderr())
 		return nil
 	}
 }
@@ -153,6 +173,12 @@ func (p *process) stop(t testing.TB) int {
 		t.Fatalf("did not stop:\n%s", p.stderr())
 	}
 	return p.state.ExitCode()
+}
+
+// signal sends a signal to a process that runs.
+func (p *process) signal(t testing.TB, s os.Signal) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(s))
 }
 
 // killed tells whether the process was ended by kill -9.

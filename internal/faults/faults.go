@@ -1,11 +1,11 @@
 // Package faults is the crash points of "serve --fault POINT=kill@N": the process kills itself, as kill -9 would,
-// when it reaches POINT for the N-th time. The points are hook fields of the libraries' Config structs; without the
-// flag every one of them is nil.
+// when it reaches POINT for the N-th time. With POINT=freeze@N it stops itself there, as kill -STOP would, until
+// somebody sends SIGCONT. The points are hook fields of the libraries' Config structs; without the flag every one of
+// them is nil.
 package faults
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -45,7 +45,8 @@ type Set map[string]func()
 // Hook is the hook of a point; nil when it is not armed.
 func (s Set) Hook(point string) func() { return s[point] }
 
-// Parse reads flags of the form POINT=kill@N. getenv is os.Getenv; kill ends the process and does not return.
+// Parse reads flags of the form POINT=kill@N or POINT=freeze@N. getenv is os.Getenv; kill ends the process and does
+// not return.
 func Parse(flags []string, getenv func(string) string, kill func()) (Set, error) {
 	if len(flags) == 0 {
 		return nil, nil
@@ -55,18 +56,20 @@ func Parse(flags []string, getenv func(string) string, kill func()) (Set, error)
 	}
 	set := Set{}
 	for _, flag := range flags {
-		point, rest, _ := strings.Cut(flag, "=kill@")
-		n, err := strconv.Atoi(rest)
-		if err != nil || n < 1 || !slices.Contains(Points(), point) {
-			return nil, fmt.Errorf("--fault %q: write POINT=kill@N with N from 1 and POINT one of %s", flag, strings.Join(Points(), ", "))
+		point, rest, _ := strings.Cut(flag, "=")
+		action, count, _ := strings.Cut(rest, "@")
+		n, err := strconv.Atoi(count)
+		act := map[string]func(){"kill": kill, "freeze": FreezeSelf}[action]
+		if err != nil || n < 1 || act == nil || !slices.Contains(Points(), point) {
+			return nil, fmt.Errorf("--fault %q: write POINT=kill@N or POINT=freeze@N with N from 1 and POINT one of %s", flag, strings.Join(Points(), ", "))
 		}
-		if _, twice := set[point]; twice {
-			return nil, fmt.Errorf("--fault %q: %s is armed already (%s)", flag, point, strings.Join(slices.Sorted(maps.Keys(set)), ", "))
+		if set[point] != nil {
+			return nil, fmt.Errorf("--fault %q: %s is armed already", flag, point)
 		}
 		var reached atomic.Int64
 		set[point] = func() {
 			if reached.Add(1) == int64(n) {
-				kill()
+				act()
 			}
 		}
 	}
