@@ -151,8 +151,8 @@ func (c Config) validateTimes() (errs []error) {
 	if c.Outbox.Batch < 1 {
 		errs = append(errs, errors.New("outbox.batch: must be at least 1"))
 	}
-	if c.Outbox.SendTimeout > c.Outbox.Lease/2 {
-		errs = append(errs, fmt.Errorf("outbox.send_timeout (%v): must be at most half of outbox.lease (%v)", c.Outbox.SendTimeout, c.Outbox.Lease))
+	if c.Outbox.SendTimeout > c.Outbox.Lease/3 {
+		errs = append(errs, fmt.Errorf("outbox.send_timeout (%v): must be at most a third of outbox.lease (%v)", c.Outbox.SendTimeout, c.Outbox.Lease))
 	}
 	if !c.RocketMQ.Embedded() {
 		return errs // the cluster's own values are not known here

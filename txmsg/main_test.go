@@ -21,6 +21,7 @@ import (
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/rocketmq/rocketmqtest"
 	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
 	"github.com/halfbox/halfbox/txmsg"
 )
 
@@ -54,7 +55,7 @@ type rigOptions struct {
 	hooks    database.Hooks
 	broker   func(*broker.Config)
 	producer func(*txmsg.Config)
-	resolver checkback.Resolver // defaults to that of orders
+	fallback bool // to an outbox.Writer on the same database
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -65,18 +66,21 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	path := filepath.Join(t.TempDir(), "order.db")
 	r := &rig{broker: brokertest.Start(t, o.broker), db: openDB(t, path, database.Options{Hooks: o.hooks})}
 	checks := openDB(t, path, database.Options{LockWait: 200 * time.Millisecond})
-	if o.resolver == nil {
-		o.resolver = order.NewCreatedResolver(checks)
-	}
 	checker, err := checkback.New(checkback.Config{
-		Resolvers: map[string]checkback.Resolver{order.EventCreated: o.resolver, "conformance.fact": factResolver{checks}},
+		Resolvers: map[string]checkback.Resolver{order.EventCreated: order.NewCreatedResolver(checks), "conformance.fact": factResolver{checks}},
 		Grace:     300 * time.Millisecond,
 		Logger:    zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
 	})
 	require.NoError(t, err)
 	r.cfg = txmsg.Config{
 		DB: r.db, NameServers: []string{r.broker.Addr()}, Group: "tx-" + uuid.NewString(), Topic: topic, Checker: checker,
+		HalfTimeout: 5 * time.Second, // generous, so that a slow machine decides no test
 		Logger: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
+	}
+	if o.fallback {
+		require.NoError(t, r.db.Migrate(context.Background(), outbox.Migrations()))
+		r.cfg.Fallback, err = outbox.NewWriter(outbox.WriterConfig{DB: r.db, Sink: "main", Destination: topic})
+		require.NoError(t, err)
 	}
 	if o.producer != nil {
 		o.producer(&r.cfg)

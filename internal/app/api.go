@@ -10,6 +10,7 @@ import (
 	"github.com/halfbox/halfbox/internal/faults"
 	"github.com/halfbox/halfbox/internal/httpapi"
 	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
 	"github.com/halfbox/halfbox/points"
 	"github.com/halfbox/halfbox/txmsg"
 )
@@ -22,13 +23,17 @@ func (a *App) openAPI() error {
 	if !a.has(RoleAPI) {
 		return nil
 	}
-	producer, err := a.openTxmsg()
+	writer, err := a.openWriter()
+	if err != nil {
+		return err
+	}
+	producer, err := a.openTxmsg(writer)
 	if err != nil {
 		return err
 	}
 	orders, err := order.NewService(order.Config{
 		DB:         a.orderDB,
-		Publishers: map[halfbox.Delivery]order.Publisher{halfbox.DeliveryTxmsg: producer},
+		Publishers: map[halfbox.Delivery]order.Publisher{halfbox.DeliveryTxmsg: producer, halfbox.DeliveryOutbox: writer},
 		Default:    halfbox.Delivery(a.cfg.Order.Delivery),
 	})
 	if err != nil {
@@ -45,12 +50,13 @@ func (a *App) openAPI() error {
 	return a.listen("http", a.cfg.HTTP.Listen, public, &a.addrs.HTTP)
 }
 
-func (a *App) openTxmsg() (*txmsg.Producer, error) {
+// openTxmsg builds the transactional strategy, with the outbox as its fallback unless that is switched off.
+func (a *App) openTxmsg(writer *outbox.Writer) (*txmsg.Producer, error) {
 	checker, err := a.openChecker()
 	if err != nil {
 		return nil, err
 	}
-	producer, err := txmsg.New(txmsg.Config{
+	cfg := txmsg.Config{
 		DB: a.orderDB, NameServers: a.nameServers, Group: a.cfg.RocketMQ.TransactionGroup, Topic: a.cfg.RocketMQ.OrderTopic,
 		Checker: checker, HalfTimeout: a.cfg.Txmsg.HalfTimeout, LocalTimeout: a.cfg.Txmsg.LocalTimeout,
 		Logger: a.log.Named("txmsg"), Registerer: a.reg,
@@ -61,7 +67,11 @@ func (a *App) openTxmsg() (*txmsg.Producer, error) {
 			AfterLocalCommit:  a.faults.Hook(faults.TxmsgAfterLocalCommit),
 			AfterEnd:          a.faults.Hook(faults.TxmsgAfterEnd),
 		},
-	})
+	}
+	if a.cfg.Txmsg.Fallback == "outbox" {
+		cfg.Fallback = writer
+	}
+	producer, err := txmsg.New(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/faults"
 	"github.com/halfbox/halfbox/internal/httpapi"
+	"github.com/halfbox/halfbox/outbox"
 )
 
 // StopTimeout is how long Run lets the parts finish when it is told to stop.
@@ -40,11 +41,12 @@ type Role string
 // The roles.
 const (
 	RoleAPI    Role = "api"    // the order API, its transactional producer and its check-backs
+	RoleRelay  Role = "relay"  // the outbox relay
 	RolePoints Role = "points" // the points consumer
 )
 
 // Roles lists every role.
-func Roles() []Role { return []Role{RoleAPI, RolePoints} }
+func Roles() []Role { return []Role{RoleAPI, RoleRelay, RolePoints} }
 
 // ParseRoles reads a comma-separated list.
 func ParseRoles(list string) ([]Role, error) {
@@ -83,6 +85,7 @@ type App struct {
 	nameServers []string
 	orderDB     *database.DB
 	pointsDB    *database.DB
+	relay       *outbox.Relay // nil without that role
 	checks      []httpapi.Check
 
 	addrs    Addresses
@@ -115,7 +118,9 @@ func New(o Options) (_ *App, err error) {
 		}
 	}()
 	// The order is that of starting; stopping goes the other way.
-	for _, open := range []func() error{a.openData, a.openBroker, a.openDatabases, a.openPoints, a.openAPI, a.openListeners} {
+	for _, open := range []func() error{
+		a.openData, a.openBroker, a.openDatabases, a.openPoints, a.openRelay, a.openAPI, a.openListeners,
+	} {
 		if err := open(); err != nil {
 			return nil, err
 		}

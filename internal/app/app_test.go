@@ -158,6 +158,8 @@ func TestRolesApart(t *testing.T) {
 	c.RocketMQ.NameServers = []string{b.Addr()}
 	api := start(t, c, app.RoleAPI)
 	start(t, c, app.RolePoints)
+	start(t, c, app.RoleRelay)
 	post(t, api, `{"user_id":3,"amount_cents":500}`)
-	require.Eventually(t, func() bool { return balance(t, api, 3) == 5 }, wait, tick)
+	post(t, api, `{"user_id":3,"amount_cents":200,"delivery":"outbox"}`)
+	require.Eventually(t, func() bool { return balance(t, api, 3) == 7 }, wait, tick)
 }

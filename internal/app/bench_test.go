@@ -15,7 +15,7 @@ import (
 // BenchmarkCommitToCredit sends 100 orders per second to one process and reports how long after its order was made
 // (t_order.created_at) each was credited (t_points_record.created_at), by the clock of the one machine.
 func BenchmarkCommitToCredit(b *testing.B) {
-	for _, delivery := range []string{"txmsg"} {
+	for _, delivery := range []string{"txmsg", "outbox"} {
 		b.Run(delivery, func(b *testing.B) {
 			dir := b.TempDir()
 			a := start(b, config(b, dir))

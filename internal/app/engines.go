@@ -16,6 +16,7 @@ import (
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/httpapi"
 	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
 	"github.com/halfbox/halfbox/points"
 )
 
@@ -79,19 +80,28 @@ func OpenBroker(cfg configs.Config, base broker.Config) (*broker.Broker, error) 
 
 // openDatabases opens the databases that the roles need and brings their tables up to date.
 func (a *App) openDatabases() error {
-	var err error
-	if a.has(RoleAPI) {
-		if a.orderDB, err = a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{}); err != nil {
+	if a.has(RoleAPI) || a.has(RoleRelay) {
+		db, err := a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{})
+		if err != nil {
 			return err
 		}
-		if err := a.migrate(a.orderDB, order.Migrations()); err != nil {
+		if err := a.migrate(db, order.Migrations(), outbox.Migrations()); err != nil {
 			return err
 		}
+		a.orderDB = db
 	}
-	if a.pointsDB, err = a.openDatabase("points", a.cfg.Database.PointsDSN, database.Options{}); err != nil {
-		return err
+	if a.has(RoleAPI) || a.has(RolePoints) {
+		db, err := a.openDatabase("points", a.cfg.Database.PointsDSN, database.Options{})
+		if err != nil {
+			return err
+		}
+		if err := a.migrate(db, points.Migrations()); err != nil {
+			return err
+		}
+		a.pointsDB = db
+		a.readyCheck("points database", db.Ping)
 	}
-	return a.migrate(a.pointsDB, points.Migrations())
+	return nil
 }
 
 // openDatabase opens one database and closes it when the application stops.
@@ -133,17 +143,19 @@ func OpenOrderDatabase(cfg configs.Config) (*database.DB, error) {
 	return openDatabase(cfg, "order", cfg.Database.OrderDSN, database.Options{MaxOpen: 2})
 }
 
-// migrateTimeout bounds one line of migrations; another process may hold their lock for a while.
+// migrateTimeout bounds the migrations of a database; another process may hold their lock for a while.
 const migrateTimeout = 5 * time.Minute
 
-func (a *App) migrate(db *database.DB, line database.Line) error {
+func (a *App) migrate(db *database.DB, lines ...database.Line) error {
 	if when := a.cfg.Database.Migrate; when == "never" || when == "auto" && db.Dialect != database.SQLite {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
 	defer cancel()
-	if err := db.Migrate(ctx, line); err != nil {
-		return &SetupError{err, "check the database and its rights; the tables are as they were before"}
+	for _, line := range lines {
+		if err := db.Migrate(ctx, line); err != nil {
+			return &SetupError{err, "check the database and its rights; the tables are as they were before"}
+		}
 	}
 	return nil
 }

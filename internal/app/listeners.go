@@ -16,9 +16,11 @@ func (a *App) openListeners() error {
 	if err := httpapi.CheckOperatorAddress(a.cfg.Admin.Listen, string(a.cfg.Admin.Token)); err != nil {
 		return err
 	}
-	operator, err := httpapi.Operator(httpapi.OperatorConfig{
-		Gatherer: a.reg, Checks: a.checks, Token: string(a.cfg.Admin.Token), Logger: a.log,
-	})
+	cfg := httpapi.OperatorConfig{Gatherer: a.reg, Checks: a.checks, Token: string(a.cfg.Admin.Token), Logger: a.log}
+	if a.orderDB != nil {
+		cfg.Mount = append(cfg.Mount, httpapi.EventRoutes(events{a.orderDB}, a.log.Named("operator")))
+	}
+	operator, err := httpapi.Operator(cfg)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 
 // openPoints builds the points consumer.
 func (a *App) openPoints() error {
-	a.readyCheck("points database", a.pointsDB.Ping)
 	if !a.has(RolePoints) {
 		return nil
 	}

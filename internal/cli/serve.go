@@ -28,11 +28,12 @@ func newServe(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the order service",
-		Long: `Run the order service: the order API with its transactional producer, the points consumer, and, when no
-RocketMQ name server is configured, the in-process broker. It runs until Ctrl-C, which lets work in flight finish;
-a second Ctrl-C stops at once.`,
+		Long: `Run the order service: the order API with its transactional producer (role api), the outbox relay (role relay),
+the points consumer (role points), and, when no RocketMQ name server is configured, the in-process broker. It runs
+until Ctrl-C, which lets work in flight finish; a second Ctrl-C stops at once.`,
 		Example: `  halfbox serve
   halfbox serve --data /var/lib/halfbox --http :80
+  HALFBOX_ROCKETMQ_NAME_SERVERS=127.0.0.1:9876 halfbox serve --roles relay --admin 127.0.0.1:8082
   HALFBOX_LOG_LEVEL=debug halfbox serve`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), o, f) },

@@ -14,12 +14,14 @@ import (
 
 // MySQL's error numbers that mean something to us.
 const (
-	myDuplicateEntry   = 1062
-	myErrorDuringCmt   = 1180
-	myLockWaitTimeout  = 1205
-	myDeadlock         = 1213
-	myQueryInterrupted = 1317
-	myServerShutdown   = 1053
+	myDuplicateEntry    = 1062
+	myLockWaitTimeout   = 1205
+	myDeadlock          = 1213
+	myOptionPrevents    = 1290 // --read-only, --super-read-only
+	myReadOnlyTx        = 1792
+	myReadOnlyMode      = 1836
+	myHookRefusedCommit = 3100 // a replication hook before commit
+	myRollbackInCommit  = 3101 // a plugin, for example group replication, chose another transaction
 )
 
 // UniqueKey names a unique key the way both dialects report it: MySQL by its name, SQLite by its columns.
@@ -76,11 +78,12 @@ func commitRefused(err error) bool {
 	}
 	var my *mysql.MySQLError
 	if errors.As(err, &my) {
+		// Only what is known to undo the transaction: servers and proxies also answer errors after a commit.
 		switch my.Number {
-		case myErrorDuringCmt, myQueryInterrupted, myServerShutdown:
-			return false
+		case myLockWaitTimeout, myDeadlock, myOptionPrevents, myReadOnlyTx, myReadOnlyMode, myHookRefusedCommit, myRollbackInCommit:
+			return true
 		}
-		return true
+		return false
 	}
 	code, lite := sqliteCode(err)
 	if lite == nil || errors.Is(err, sql.ErrTxDone) {

@@ -51,6 +51,8 @@ func quick() []string {
 	return []string{
 		"HALFBOX_BROKER_LISTEN=127.0.0.1:0",
 		"HALFBOX_BROKER_TRANSACTION_TIMEOUT=1s", "HALFBOX_BROKER_CHECK_INTERVAL=500ms", "HALFBOX_CHECKBACK_GRACE=1s",
+		// The client registers again up to 30 s after a restart of the broker, which must not run out of checks by then.
+		"HALFBOX_BROKER_CHECK_MAX=1000",
 		"HALFBOX_TXMSG_HALF_TIMEOUT=500ms", "HALFBOX_TXMSG_LOCAL_TIMEOUT=900ms",
 		"HALFBOX_OUTBOX_LEASE=1500ms", "HALFBOX_OUTBOX_SEND_TIMEOUT=500ms", "HALFBOX_OUTBOX_RECLAIM_INTERVAL=250ms",
 	}

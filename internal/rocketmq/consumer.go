@@ -260,7 +260,7 @@ func (c *Consumer) end(ctx context.Context, push client.PushConsumer) error {
 		drained = c.drain(grace)
 		cancel()
 	}
-	err := shutdown(ctx, push)
+	err := c.shutdown(ctx, push)
 	if !drained {
 		err = errors.Join(err, fmt.Errorf("consumer %s: handlers still running", c.cfg.Group))
 	}
@@ -282,11 +282,18 @@ func (c *Consumer) drain(ctx context.Context) bool {
 }
 
 // shutdown bounds the client's Shutdown, which takes no context and may wait for a broker that is gone.
-func shutdown(ctx context.Context, push client.PushConsumer) error {
+func (c *Consumer) shutdown(ctx context.Context, push client.PushConsumer) error {
 	done := make(chan error, 1)
 	go func() {
 		if p, ok := push.(interface{ PersistConsumerOffset() error }); ok {
 			_ = p.PersistConsumerOffset() // lost offsets mean redelivery, which consumers must bear anyway
+		}
+		// Shutdown closes the channel of every queue the client still has, and a pull that is answered just then
+		// would send on it and end the process. A rebalance without subscriptions gives all queues up before.
+		if p, ok := push.(interface{ Rebalance() }); ok {
+			_ = push.Unsubscribe(c.cfg.Topic)
+			_ = push.Unsubscribe("%RETRY%" + c.cfg.Group)
+			p.Rebalance()
 		}
 		done <- push.Shutdown()
 	}()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { rocketmqtest.Main(m) }
 
 const (
 	topic = "ORDER_EVENT_TOPIC"
-	wait  = 20 * time.Second
+	wait  = 45 * time.Second // the client may give a queue up at the start and take it again in its next round, 20 s later
 	tick  = 5 * time.Millisecond
 )
 

@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/faults"
+	"github.com/halfbox/halfbox/internal/httpapi"
+	"github.com/halfbox/halfbox/outbox"
+	sinkrocketmq "github.com/halfbox/halfbox/outbox/sink/rocketmq"
+)
+
+// relayConnections is the relay's own pool: a backlog being drained must not starve the API.
+const relayConnections = 4
+
+// openRelay builds the outbox relay and its sink.
+func (a *App) openRelay() error {
+	if !a.has(RoleRelay) {
+		return nil
+	}
+	db, err := a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{MaxOpen: relayConnections})
+	if err != nil {
+		return err
+	}
+	sink, err := sinkrocketmq.New(sinkrocketmq.Config{
+		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, Group: a.cfg.RocketMQ.RelayGroup, SendTimeout: a.cfg.Outbox.SendTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("rocketmq sink", sink.Close)
+	relay, err := outbox.NewRelay(outbox.RelayConfig{
+		DB: db, Sinks: []outbox.Sink{sink}, Batch: a.cfg.Outbox.Batch, Lease: a.cfg.Outbox.Lease,
+		SendTimeout: a.cfg.Outbox.SendTimeout, ReclaimInterval: a.cfg.Outbox.ReclaimInterval, PollMax: a.cfg.Outbox.PollMax,
+		Logger: a.log, Registerer: a.reg,
+		Hooks: outbox.Hooks{
+			AfterClaim: a.faults.Hook(faults.OutboxAfterClaim),
+			AfterSend:  a.faults.Hook(faults.OutboxAfterSend),
+			AfterMark:  a.faults.Hook(faults.OutboxAfterMark),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("relay", relay.Stop)
+	a.onStart("relay", relay.Start)
+	a.relay = relay
+	a.readyCheck("order database (relay)", db.Ping)
+	return nil
+}
+
+// openWriter builds the strategy that writes event records. Its nudge reaches a relay in this process only; others
+// find the record with their next poll.
+func (a *App) openWriter() (*outbox.Writer, error) {
+	cfg := outbox.WriterConfig{
+		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Destination: a.cfg.RocketMQ.OrderTopic, Logger: a.log, Registerer: a.reg,
+	}
+	if a.relay != nil {
+		cfg.Nudge = a.relay.Nudge
+	}
+	return outbox.NewWriter(cfg)
+}
+
+// events lets operators look at the outbox.
+type events struct{ db *database.DB }
+
+var _ httpapi.Events = events{}
+
+func (e events) Stats(ctx context.Context) (outbox.Snapshot, error) { return outbox.Stats(ctx, e.db) }
+
+func (e events) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
+	return outbox.List(ctx, e.db, f)
+}
+
+func (e events) Get(ctx context.Context, msgID string) ([]outbox.Entry, error) {
+	return outbox.Get(ctx, e.db, msgID)
+}

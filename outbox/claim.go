@@ -1,0 +1,167 @@
+package outbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+// ClaimMode is how a relay takes records for itself.
+type ClaimMode string
+
+// The two ways to claim. Both may run on one table at the same time.
+const (
+	// ClaimSkipLocked locks the rows in a short READ COMMITTED transaction and passes over locked ones. MySQL only.
+	ClaimSkipLocked ClaimMode = "skip-locked"
+	// ClaimConditionalUpdate reads candidates without locks; the affected rows of a conditional UPDATE decide.
+	ClaimConditionalUpdate ClaimMode = "conditional-update"
+)
+
+// aloneAfter is the number of reclaims after which a record is claimed alone: it may be what kills its relay, and
+// it shall not take others with it.
+const aloneAfter = 2
+
+// maxInstance keeps claim_owner within its column.
+const maxInstance = 64
+
+// newOwner makes the claim_owner of one claim. It is never used again, so that whatever a forgotten goroutine of an
+// earlier claim still writes finds no row.
+func newOwner(instance string) string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return instance + "-" + hex.EncodeToString(b[:])
+}
+
+// claimRequest says what to claim.
+type claimRequest struct {
+	sink  string
+	owner string
+	limit int
+	lease time.Duration
+	avoid []int64
+}
+
+// claim is a set of records that one owner may send until its lease ends.
+type claim struct {
+	owner string
+	rows  []row
+	// since is the local time before the lease was written: the lease ends at since plus its length or later.
+	since time.Time
+	// full is true when more records may be due.
+	full bool
+}
+
+// doubtfulClaim is the error of a claim that may have taken effect all the same.
+type doubtfulClaim struct {
+	owner string
+	ids   []int64
+	err   error
+}
+
+func (e *doubtfulClaim) Error() string { return e.err.Error() }
+func (e *doubtfulClaim) Unwrap() error { return e.err }
+
+// takeClaim claims due records. An error that may hide a claim is a *doubtfulClaim.
+func (s store) takeClaim(ctx context.Context, mode ClaimMode, q claimRequest) (claim, error) {
+	c := claim{owner: q.owner, since: time.Now()}
+	var err error
+	if mode == ClaimSkipLocked {
+		c.rows, c.full, err = s.claimSkipLocked(ctx, q)
+	} else {
+		c.rows, c.full, err = s.claimConditional(ctx, q)
+	}
+	if err != nil {
+		return claim{}, fmt.Errorf("claim: %w", err)
+	}
+	return c, nil
+}
+
+func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row, full bool, err error) {
+	err = s.db.InTx(ctx, func(tx *gorm.DB) error {
+		found, err := s.lockDue(tx, q.sink, q.limit, q.avoid)
+		if err != nil {
+			return err
+		}
+		full = len(found) == q.limit
+		rows = pick(found)
+		if len(rows) == 0 {
+			return nil
+		}
+		n, err := s.claim(tx, q.owner, q.sink, ids(rows), q.lease)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(rows)) { // the rows are locked, so this cannot be
+			return fmt.Errorf("%d of %d locked records claimed", n, len(rows))
+		}
+		return nil
+	})
+	if errors.Is(err, halfbox.ErrUnknown) {
+		return nil, false, &doubtfulClaim{owner: q.owner, ids: ids(rows), err: err}
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return rows, full, nil
+}
+
+func (s store) claimConditional(ctx context.Context, q claimRequest) (rows []row, full bool, err error) {
+	found, err := s.due(ctx, q.sink, q.limit, q.avoid)
+	if err != nil {
+		return nil, false, err
+	}
+	full = len(found) == q.limit
+	wanted := ids(pick(found))
+	if len(wanted) == 0 {
+		return nil, full, nil
+	}
+	n, err := s.claim(s.db.Write.WithContext(ctx), q.owner, q.sink, wanted, q.lease)
+	if err != nil && database.IsLockConflict(err) {
+		return nil, false, err // the database undid it
+	}
+	if err == nil && n == 0 {
+		return nil, full, nil // another relay was faster
+	}
+	if err == nil {
+		rows, err = s.claimed(ctx, q.owner, wanted)
+	}
+	if err != nil {
+		return nil, false, &doubtfulClaim{owner: q.owner, ids: wanted, err: err}
+	}
+	return inOrder(rows, found), full, nil
+}
+
+// pick leaves out records that are claimed alone, unless one of them is the first: then it is the only one.
+func pick(found []row) []row {
+	if len(found) > 0 && found[0].reclaims >= aloneAfter {
+		return found[:1]
+	}
+	return slices.DeleteFunc(slices.Clone(found), func(r row) bool { return r.reclaims >= aloneAfter })
+}
+
+// inOrder sorts rows the way they were found due.
+func inOrder(rows, found []row) []row {
+	at := make(map[int64]int, len(found))
+	for i, r := range found {
+		at[r.id] = i
+	}
+	slices.SortFunc(rows, func(a, b row) int { return at[a.id] - at[b.id] })
+	return rows
+}
+
+// defaultClaimMode is skip-locked where the database can.
+func defaultClaimMode(d database.Dialect) ClaimMode {
+	if d == database.MySQL {
+		return ClaimSkipLocked
+	}
+	return ClaimConditionalUpdate
+}

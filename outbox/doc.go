@@ -1,0 +1,60 @@
+// Package outbox is the transactional outbox: a Writer puts an event record into t_event_record inside the caller's
+// local transaction, and a Relay sends the records to their sinks under leases.
+//
+// # Guarantee
+//
+// A record is delivered at least once iff the transaction that wrote it committed. While the lease of a claim holds,
+// no other relay sends its records. The order of delivery is not promised.
+//
+// # States
+//
+//	  +---------------- retry, put-off, release, reclaim ----------------+
+//	  v                                                                  |
+//	WAIT --claim--> SENDING --mark--> SUCCESS                            |
+//	                   |  |                                              |
+//	                   |  +----------------------------------------------+
+//	                   +--fail, bury--> FAIL (dead letter)
+//
+// Every transition is one conditional UPDATE on the old status and, out of SENDING, on the claim_owner; the affected
+// rows are checked. claim_owner is new for every claim, so that whatever a frozen process or a delayed packet still
+// writes finds no row. A write-back that finds fewer rows than it should is counted in
+// halfbox_outbox_lease_misses_total; nothing is overwritten. No transaction is open while a sink is called.
+//
+//	claim    WAIT and due           -> SENDING   two ways, see ClaimMode; losing a row to another relay is normal
+//	mark     confirmed by the sink  -> SUCCESS
+//	retry    failed, spends a retry -> WAIT      due after retry_count^2 x 5 s, ±20 %, capped
+//	put-off  sink unreachable       -> WAIT      spends nothing, keeps its place
+//	release  not handed to the sink -> WAIT      the tail of a batch, or at Stop
+//	reclaim  lease_until has passed -> WAIT      reclaim_count + 1
+//	fail     refused, or the fourth failure        -> FAIL
+//	bury     lease ran out the fifth time          -> FAIL
+//
+// # Clocks
+//
+// next_retry_time, claimed_at and lease_until are written and compared by the database's clock alone. How long a
+// lease may be relied on is judged locally, on the careful side: from before the statement that wrote it, less a
+// margin, by the monotonic and the wall clock both. created_at, sent_at and first_error_at are the application's
+// UTC time.
+//
+// # Failure handling
+//
+//	refused       split into single sends; a single one that is refused is a dead letter at once
+//	unreachable   put off; the breaker opens, nothing is claimed for the sink until a probe gets through; then the
+//	              backlog is drained at a limited rate
+//	timeout       split into single sends; a single one counts as unreachable unless another event succeeded at
+//	              about the same time, or the sink answers a connection probe while no other event is due: then it
+//	              spends a retry
+//	other error   split into single sends; a single one that fails spends a retry
+//
+// The send of a batch decides nothing about its events when it fails: only sends of single events spend retries.
+// An event that has spent one, or has timed out, is sent on its own from then on and spoils no batch.
+//
+// A relay that dies leaves its records SENDING; any relay reclaims them when their lease is over. A record reclaimed
+// twice is claimed alone, since it may be what its relays die of; its fifth reclaim makes it a dead letter.
+//
+// A write-back that meets a database error is repeated for up to the length of a lease, and then left to the lease. A
+// claim whose outcome is unknown is given back before the next one. The loops survive every error.
+//
+// Stop lets sends in progress finish and be marked and releases the rest. When its context ends first, sends are cut
+// off and their records wait for the end of their lease.
+package outbox

@@ -1,0 +1,304 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+func TestMain(m *testing.M) {
+	// Each check is a schedule of dozens of statements; -rapid.checks asks for more of them.
+	if err := flag.Set("rapid.checks", "25"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// engine is one empty database with the tables of these tests; every open is a process's own view of it.
+type engine struct {
+	name  string
+	modes []ClaimMode
+	open  func(t testing.TB, o database.Options) *database.DB
+}
+
+// onEngines runs the test on SQLite, and on MySQL where HALFBOX_TEST_MYSQL_DSN names a server.
+func onEngines(t *testing.T, test func(t *testing.T, e *engine)) {
+	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newSQLite(t)) })
+	t.Run("mysql", func(t *testing.T) { t.Parallel(); test(t, newMySQL(t)) })
+}
+
+// onModes runs the test for every way to claim that each engine has.
+func onModes(t *testing.T, test func(t *testing.T, e *engine, mode ClaimMode)) {
+	onEngines(t, func(t *testing.T, e *engine) {
+		for _, mode := range e.modes {
+			t.Run(string(mode), func(t *testing.T) {
+				db := e.db(t)
+				require.NoError(t, db.Write.Exec("DELETE FROM t_event_record").Error)
+				test(t, e, mode)
+			})
+		}
+	})
+}
+
+func newSQLite(t testing.TB) *engine {
+	path := filepath.Join(t.TempDir(), "test.db")
+	e := &engine{name: "sqlite", modes: []ClaimMode{ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
+		if before := o.Hooks.Before; before != nil {
+			o.Hooks.Before = func(op database.Op, query string) error {
+				if strings.HasPrefix(query, "PRAGMA") {
+					return nil
+				}
+				return before(op, query)
+			}
+		}
+		db, err := database.OpenSQLite(path, o)
+		require.NoError(t, err)
+		if _, bench := t.(*testing.B); !bench {
+			// No test cuts the power, so the disk need not be waited for.
+			_, err := db.SQL().Exec("PRAGMA synchronous = OFF")
+			require.NoError(t, err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}}
+	e.migrate(t)
+	return e
+}
+
+func newMySQL(t testing.TB) *engine {
+	dsn := os.Getenv("HALFBOX_TEST_MYSQL_DSN")
+	if dsn == "" {
+		t.Skip("HALFBOX_TEST_MYSQL_DSN is not set: it names a MySQL server on which the test makes its own database")
+	}
+	cfg, err := mysql.ParseDSN(dsn)
+	require.NoError(t, err)
+	name := "halfbox_outbox_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
+	admin, err := database.OpenMySQL(dsn, database.Options{})
+	require.NoError(t, err)
+	require.NoError(t, admin.Write.Exec("CREATE DATABASE "+name).Error)
+	t.Cleanup(func() {
+		_ = admin.Write.Exec("DROP DATABASE " + name)
+		_ = admin.Close()
+	})
+	cfg.DBName = name
+	e := &engine{name: "mysql", modes: []ClaimMode{ClaimSkipLocked, ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
+		db, err := database.OpenMySQL(cfg.FormatDSN(), o)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}}
+	e.migrate(t)
+	return e
+}
+
+func (e *engine) migrate(t testing.TB) {
+	db := e.db(t)
+	require.NoError(t, db.Migrate(t.Context(), Migrations()))
+	require.NoError(t, db.Write.Exec("CREATE TABLE t_local (msg_id VARCHAR(64) NOT NULL PRIMARY KEY, delivery VARCHAR(16) NOT NULL)").Error)
+}
+
+func (e *engine) db(t testing.TB) *database.DB { return e.open(t, database.Options{}) }
+
+// insertLocal is the local transaction of these tests.
+func insertLocal(tx *gorm.DB, at halfbox.Attempt) error {
+	return tx.Exec("INSERT INTO t_local (msg_id, delivery) VALUES (?, ?)", at.MsgID, at.Delivery).Error
+}
+
+func event(subject string) halfbox.Event {
+	return halfbox.Event{
+		Type: "order.created", Source: "/test", Subject: subject, Time: time.Now(), DataSchema: "urn:halfbox:schema:test:1",
+		AggregateVersion: 1, PartitionKey: subject, Data: json.RawMessage(`{"n":1}`),
+	}
+}
+
+func newTestWriter(t testing.TB, db *database.DB, change ...func(*WriterConfig)) *Writer {
+	cfg := WriterConfig{DB: db, Sink: "main", Destination: "TOPIC"}
+	for _, c := range change {
+		c(&cfg)
+	}
+	w, err := NewWriter(cfg)
+	require.NoError(t, err)
+	return w
+}
+
+// write commits n events with subjects prefix0, prefix1, ... and returns their message ids.
+func write(t testing.TB, db *database.DB, prefix string, n int) []string {
+	w := newTestWriter(t, db)
+	msgIDs := make([]string, n)
+	for i := range msgIDs {
+		receipt, err := w.PublishInTx(t.Context(), event(fmt.Sprint(prefix, i)), insertLocal)
+		require.NoError(t, err)
+		msgIDs[i] = receipt.MsgID
+	}
+	return msgIDs
+}
+
+// fakeSink is the far end: what it answers is up to the test.
+type fakeSink struct {
+	name   string
+	answer func(ctx context.Context, batch []Record) error
+	probe  func(ctx context.Context) error
+
+	mu    sync.Mutex
+	sends [][]Record
+}
+
+func newFakeSink(answer func(ctx context.Context, batch []Record) error) *fakeSink {
+	return &fakeSink{name: "main", answer: answer}
+}
+
+func (s *fakeSink) Name() string { return s.name }
+
+func (s *fakeSink) Send(ctx context.Context, batch []Record) error {
+	s.mu.Lock()
+	s.sends = append(s.sends, slices.Clone(batch))
+	s.mu.Unlock()
+	if s.answer == nil {
+		return nil
+	}
+	return s.answer(ctx, batch)
+}
+
+// count is how often each subject was sent.
+func (s *fakeSink) count() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := map[string]int{}
+	for _, b := range s.sends {
+		for _, r := range b {
+			n[r.BizNo]++
+		}
+	}
+	return n
+}
+
+// sizes are the sizes of the batches sent.
+func (s *fakeSink) sizes() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var n []int
+	for _, b := range s.sends {
+		n = append(n, len(b))
+	}
+	return n
+}
+
+// probedSink is a fakeSink that can be probed.
+type probedSink struct{ *fakeSink }
+
+func (s probedSink) Probe(ctx context.Context) error { return s.probe(ctx) }
+
+// testConfig is a relay with everything short.
+func testConfig(t testing.TB, db *database.DB, sinks ...Sink) RelayConfig {
+	t.Helper()
+	return RelayConfig{
+		DB: db, Sinks: sinks, Lease: 3 * time.Second, SendTimeout: time.Second, StatementTimeout: time.Second,
+		ReclaimInterval: 50 * time.Millisecond, BackoffBase: 5 * time.Millisecond, PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond,
+		Breaker: BreakerConfig{OpenMin: 10 * time.Millisecond, OpenMax: 50 * time.Millisecond}, DrainRate: 10000,
+		StatsInterval: 20 * time.Millisecond, Instance: "test", Logger: zap.NewNop(),
+	}
+}
+
+func newTestRelay(t testing.TB, cfg RelayConfig) *Relay {
+	t.Helper()
+	r, err := NewRelay(cfg)
+	require.NoError(t, err)
+	return r
+}
+
+func start(t testing.TB, r *Relay) {
+	t.Helper()
+	require.NoError(t, r.Start())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, r.Stop(ctx))
+	})
+}
+
+// once runs one round of the relay's first sink.
+func once(t testing.TB, r *Relay) (roundResult, error) {
+	return r.loops[0].runOnce(t.Context(), t.Context())
+}
+
+func mustOnce(t testing.TB, r *Relay) roundResult {
+	t.Helper()
+	res, err := once(t, r)
+	require.NoError(t, err)
+	return res
+}
+
+// untilIdle runs rounds until nothing is due, waiting out pauses.
+func untilIdle(t testing.TB, r *Relay) {
+	t.Helper()
+	eventually(t, func() bool {
+		res, err := once(t, r)
+		return err == nil && res.claimed == 0 && res.pause == 0 && !res.more
+	}, "idle")
+}
+
+func entries(t testing.TB, db *database.DB) []Entry {
+	t.Helper()
+	all, err := List(context.Background(), db, Filter{Limit: 1000})
+	require.NoError(t, err)
+	return all
+}
+
+func entryOf(t testing.TB, db *database.DB, subject string) Entry {
+	t.Helper()
+	found, err := List(context.Background(), db, Filter{BizNo: subject})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	return found[0]
+}
+
+func countStatus(t testing.TB, db *database.DB, s Status) int {
+	t.Helper()
+	var n int64
+	require.NoError(t, db.Read.Raw("SELECT COUNT(*) FROM t_event_record WHERE status = ?", s).Scan(&n).Error)
+	return int(n)
+}
+
+// eventually waits for cond, which runs on the test's own goroutine and may therefore require things.
+func eventually(t testing.TB, cond func() bool, msg string) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !cond(); sleep(t.Context(), 2*time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("never happened: " + msg)
+		}
+	}
+}
+
+// makeDue takes every waiting row's backoff away.
+func makeDue(t testing.TB, db *database.DB) {
+	t.Helper()
+	s := newStore(db)
+	_, err := s.exec(t.Context(), "UPDATE t_event_record SET next_retry_time = {now+} WHERE status = 'WAIT'", db.Dialect.Offset(-time.Minute))
+	require.NoError(t, err)
+}
+
+// expire ends every lease.
+func expire(t testing.TB, db *database.DB) {
+	t.Helper()
+	s := newStore(db)
+	_, err := s.exec(t.Context(), "UPDATE t_event_record SET lease_until = {now+} WHERE status = 'SENDING'", db.Dialect.Offset(-time.Second))
+	require.NoError(t, err)
+}

@@ -1,0 +1,258 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+func missesOf(r *Relay, op string) float64 {
+	return testutil.ToFloat64(r.metrics.misses.WithLabelValues("main", op))
+}
+
+func totalMisses(r *Relay) (n float64) {
+	for _, op := range []string{"renew", "mark", "retry", "put-off", "fail", "release"} {
+		n += missesOf(r, op)
+	}
+	return n
+}
+
+// TestSlowBatchIsRenewed: every send takes most of what a lease leaves, the batch many leases; no row is sent after
+// its lease, and no other relay gets one (R16).
+func TestSlowBatchIsRenewed(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		write(t, db, "A", 12)
+		sink := newFakeSink(nil)
+		sink.answer = func(ctx context.Context, batch []Record) error {
+			if len(batch) > 1 {
+				return errors.New("one by one, please")
+			}
+			got := entryOf(t, db, batch[0].BizNo)
+			var left float64
+			require.NoError(t, db.Read.Raw(leaseLeft(db), got.ID).Scan(&left).Error)
+			require.Greater(t, left, 0.0, "sent after its lease")
+			sleep(ctx, 150*time.Millisecond)
+			return nil
+		}
+		cfg := testConfig(t, db, sink)
+		cfg.Claim, cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = mode, 900*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+		r := newTestRelay(t, cfg)
+		other := cfg
+		otherSink := newFakeSink(nil)
+		other.DB, other.Sinks = e.db(t), []Sink{otherSink}
+		start(t, newTestRelay(t, other)) // would reclaim and send what is overdue
+		eventually(t, func() bool { _, _ = once(t, r); return countStatus(t, db, StatusSuccess) == 12 }, "all sent")
+		for subject, n := range sink.count() {
+			require.LessOrEqual(t, n+otherSink.count()[subject], 2, subject) // the batch, and once alone
+		}
+		require.Zero(t, totalMisses(r))
+	})
+}
+
+func leaseLeft(db *database.DB) string {
+	if db.Dialect == database.MySQL {
+		return "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), lease_until) / 1e6 FROM t_event_record WHERE id = ?"
+	}
+	return "SELECT (julianday(lease_until) - julianday('now')) * 86400.0 FROM t_event_record WHERE id = ?"
+}
+
+// TestTailIsGivenBack: renewals fail, so the lease gets short in mid-batch: the tail is released unsent (R16).
+func TestTailIsGivenBack(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, e *engine) {
+		plain := e.db(t)
+		write(t, plain, "A", 10)
+		db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(op database.Op, query string) error {
+			if strings.Contains(query, "SET lease_until =") {
+				return errInjected
+			}
+			return nil
+		}}})
+		sink := newFakeSink(nil)
+		sink.answer = func(ctx context.Context, batch []Record) error {
+			if len(batch) > 1 {
+				return errors.New("one by one, please")
+			}
+			sleep(ctx, 60*time.Millisecond)
+			return nil
+		}
+		cfg := testConfig(t, db, sink)
+		cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = 400*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+		r := newTestRelay(t, cfg)
+		mustOnce(t, r)
+		sent := countStatus(t, plain, StatusSuccess)
+		require.Greater(t, sent, 0)
+		require.Less(t, sent, 10)
+		require.Equal(t, 10-sent, countStatus(t, plain, StatusWait), "the tail waits, nothing hangs in SENDING")
+		for _, got := range entries(t, plain) {
+			require.Zero(t, got.RetryCount)
+			require.Zero(t, got.ReclaimCount)
+		}
+		require.Zero(t, totalMisses(r))
+	})
+}
+
+// TestFrozenRelayOverwritesNothing: a send outlasts the lease (a stopped process looks like that); meanwhile another
+// relay sends the row. What the first writes then finds no row, and is counted (R15, R17).
+func TestFrozenRelayOverwritesNothing(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		write(t, db, "A", 2)
+		frozen, thaw := make(chan struct{}), make(chan struct{})
+		sink := newFakeSink(func(context.Context, []Record) error { // ignores ctx
+			close(frozen)
+			<-thaw
+			return nil
+		})
+		cfg := testConfig(t, db, sink)
+		cfg.Claim, cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = mode, 300*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
+		r := newTestRelay(t, cfg)
+		ended := make(chan error, 1)
+		go func() { _, err := once(t, r); ended <- err }()
+		<-frozen
+		first := entryOf(t, db, "A0")
+
+		second := newFakeSink(nil)
+		cfg2 := cfg
+		cfg2.DB, cfg2.Sinks, cfg2.Instance = e.db(t), []Sink{second}, "second"
+		start(t, newTestRelay(t, cfg2))
+		eventually(t, func() bool { return countStatus(t, db, StatusSuccess) == 2 }, "the lease of a send that never ends is not renewed for ever")
+		want := entries(t, db)
+		close(thaw)
+		require.NoError(t, <-ended)
+		require.Equal(t, want, entries(t, db))
+		require.NotEqual(t, first.ClaimOwner, want[0].ClaimOwner)
+		require.EqualValues(t, 2, missesOf(r, "mark"))
+	})
+}
+
+// TestLateRenewalDoesNotReviveARelease: the renewal's statement is held up until the row was released (R17).
+func TestLateRenewalDoesNotReviveARelease(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, e *engine) {
+		plain := e.db(t)
+		write(t, plain, "A", 1)
+		var id int64
+		db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(op database.Op, query string) error {
+			if strings.Contains(query, "SET lease_until =") {
+				n, err := newStore(plain).release(context.Background(), "me", []int64{id})
+				require.NoError(t, err)
+				require.EqualValues(t, 1, n)
+			}
+			return nil
+		}}})
+		s := newStore(db)
+		c, err := s.takeClaim(t.Context(), ClaimConditionalUpdate, claimRequest{sink: "main", owner: "me", limit: 1, lease: time.Minute})
+		require.NoError(t, err)
+		id = c.rows[0].id
+		missed := 0
+		l := &lease{store: s, term: time.Minute, margin: time.Second, stmt: time.Second, miss: func(_ string, n int) { missed += n }}
+		l.start(c)
+		require.NoError(t, l.renew(t.Context()))
+		require.Equal(t, 1, missed)
+		require.Empty(t, l.still(c.rows), "nothing is held, so nothing is sent")
+		require.Equal(t, StatusWait, entryOf(t, plain, "A0").Status)
+	})
+}
+
+func TestLeaseIsJudgedFromBeforeTheClaim(t *testing.T) {
+	t.Parallel()
+	l := &lease{term: time.Minute, margin: 5 * time.Second}
+	l.start(claim{since: time.Now().Add(-50 * time.Second)})
+	require.True(t, l.covers(4*time.Second))
+	require.False(t, l.covers(6*time.Second))
+	// The wall clock has jumped ahead, or the machine slept: the monotonic clock alone would not notice.
+	l.until = time.Now().Round(0).Add(-time.Hour)
+	require.False(t, l.covers(0))
+}
+
+// TestWriteBackWithLostAnswer: the mark took effect but its answer was lost; the repetition finds nothing to change
+// and knows that it was its own doing.
+func TestWriteBackWithLostAnswer(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, e *engine) {
+		for name, sends := range map[string]func(context.Context, []Record) error{
+			"SET status = 'SUCCESS'": nil,
+			"SET status = 'FAIL'":    func(context.Context, []Record) error { return Refused(errors.New("no")) },
+			"retry_count = ":         func(context.Context, []Record) error { return errors.New("no") },
+			"last_error = ":          func(context.Context, []Record) error { return Unreachable(errors.New("no")) },
+		} {
+			plain := e.db(t)
+			require.NoError(t, plain.Write.Exec("DELETE FROM t_event_record").Error)
+			require.NoError(t, plain.Write.Exec("DELETE FROM t_local").Error)
+			write(t, plain, "A", 1)
+			var lost atomic.Int32
+			db := e.open(t, database.Options{Hooks: database.Hooks{After: func(op database.Op, query string) error {
+				if op == database.OpExec && strings.Contains(query, name) && lost.Add(1) == 1 {
+					return errInjected
+				}
+				return nil
+			}}})
+			r := newTestRelay(t, testConfig(t, db, newFakeSink(sends)))
+			mustOnce(t, r)
+			require.EqualValues(t, 2, lost.Load(), name)
+			require.Zero(t, totalMisses(r), name)
+			require.NotEqual(t, StatusSending, entryOf(t, plain, "A0").Status)
+		}
+	})
+}
+
+// TestRealMissIsCountedAfterAnError: the first try failed and the row was lost before the second.
+func TestRealMissIsCountedAfterAnError(t *testing.T) {
+	t.Parallel()
+	e := newSQLite(t)
+	plain := e.db(t)
+	write(t, plain, "A", 1)
+	var once1 sync.Once
+	db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(op database.Op, query string) (err error) {
+		if op == database.OpExec && strings.Contains(query, "SET status = 'SUCCESS'") {
+			once1.Do(func() {
+				require.NoError(t, plain.Write.Exec("UPDATE t_event_record SET claim_owner = 'thief'").Error)
+				err = errInjected
+			})
+		}
+		return err
+	}}})
+	r := newTestRelay(t, testConfig(t, db, newFakeSink(nil)))
+	mustOnce(t, r)
+	require.EqualValues(t, 1, missesOf(r, "mark"))
+	require.Equal(t, "thief", entryOf(t, plain, "A0").ClaimOwner)
+}
+
+// TestNoTransactionIsOpenWhileSending (R40).
+func TestNoTransactionIsOpenWhileSending(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		var open atomic.Int32
+		db := e.open(t, database.Options{Hooks: database.Hooks{After: func(op database.Op, _ string) error {
+			switch op {
+			case database.OpBegin:
+				open.Add(1)
+			case database.OpCommit, database.OpRollback:
+				open.Add(-1)
+			}
+			return nil
+		}}})
+		write(t, e.db(t), "A", 3)
+		sink := newFakeSink(func(context.Context, []Record) error {
+			require.Zero(t, open.Load())
+			return nil
+		})
+		cfg := testConfig(t, db, sink)
+		cfg.Claim = mode
+		mustOnce(t, newTestRelay(t, cfg))
+		require.Equal(t, []int{3}, sink.sizes())
+	})
+}

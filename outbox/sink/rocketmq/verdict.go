@@ -1,0 +1,73 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+
+	"github.com/halfbox/halfbox/outbox"
+)
+
+// Answers of the broker, by the codes of RocketMQ's remoting protocol. The client hands them on as text.
+const (
+	codeSystemBusy          = 2
+	codeMessageIllegal      = 13 // in practice a message over the size limit
+	codeServiceNotAvailable = 14
+	codeNoPermission        = 16 // the broker or topic is read-only for now
+	codeTopicNotExist       = 17
+	codeFlowControl         = 215
+)
+
+// The client's words for what has no type. Its error package cannot be relied on: it is wrapped in places.
+const (
+	textRequestTimeout = "request timeout"
+	textNoRoute        = "route info not found"
+	textNotRunning     = "not running"
+	textNotStarted     = "producer not started"
+)
+
+// verdict turns the client's answer into an error of the outbox's classes; nil means that the batch is stored.
+func verdict(res *primitive.SendResult, err error) error {
+	if err == nil {
+		if res.Status != primitive.SendOK {
+			return outbox.Unreachable(fmt.Errorf("stored less safely than configured: send status %d", res.Status))
+		}
+		return nil
+	}
+	var code int
+	if _, scan := fmt.Sscanf(err.Error(), "CODE: %d,", &code); scan == nil {
+		switch code {
+		case codeMessageIllegal, codeTopicNotExist:
+			return outbox.Refused(err)
+		case codeSystemBusy, codeFlowControl, codeServiceNotAvailable, codeNoPermission:
+			return outbox.Unreachable(err)
+		}
+		return err
+	}
+	return transport(err)
+}
+
+// transport sorts errors that are not an answer of the broker.
+func transport(err error) error {
+	var op *net.OpError
+	text := err.Error()
+	switch {
+	case errors.As(err, &op) && op.Op == "dial", strings.Contains(text, textNoRoute):
+		return outbox.Unreachable(err)
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded), strings.Contains(text, textRequestTimeout):
+		return outbox.Timeout(err)
+	case errors.As(err, &op) && op.Timeout():
+		return outbox.Timeout(err)
+	case errors.As(err, &op), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
+		strings.Contains(text, textNotRunning), strings.Contains(text, textNotStarted):
+		return outbox.Unreachable(err)
+	}
+	return err
+}

@@ -1,0 +1,276 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// Migrations is this package's line of migrations: t_event_record.
+func Migrations() database.Line { return database.Line{Name: "outbox", Files: migrations} }
+
+// The SQL of the state machine. {now} and {now+} become the database's own clock, so due times and leases never
+// depend on a machine's clock. {now+} takes one argument, made by Dialect.Offset.
+//
+// Every transition names the old status and, where there is one, the claim_owner; its caller looks at the affected
+// rows. Ids in lists are sorted, so that two statements over the same rows lock them in the same order.
+//
+// {by id}, {by due} and {by lease} name the one index that a statement may use. A planner that prefers another
+// would walk a whole backlog for each claim; and a table without the index is an error at once, not a slow relay.
+const (
+	// sqlInsert makes a record: none -> WAIT.
+	sqlInsert = `INSERT INTO t_event_record
+ (msg_id, sink, event_type, biz_no, delivery, aggregate_id, aggregate_version, partition_key, destination, payload, headers,
+  status, retry_count, reclaim_count, next_retry_time, created_at)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'WAIT', 0, 0, {now+}, ?)`
+
+	sqlColumns = `id, msg_id, event_type, biz_no, destination, partition_key, aggregate_version, payload, headers, retry_count, reclaim_count`
+
+	// sqlDue finds what may be claimed, in the order of idx_status_next_retry. {avoid} is empty or leaves ids out.
+	sqlDue = `SELECT id, reclaim_count FROM t_event_record {by due}
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time, id LIMIT ?`
+
+	// sqlLockDue is sqlDue with the rows locked and read whole; rows that another claim has locked are passed over.
+	sqlLockDue = `SELECT ` + sqlColumns + ` FROM t_event_record {by due}
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time, id LIMIT ? FOR UPDATE SKIP LOCKED`
+
+	sqlAvoid = ` AND id NOT IN ?`
+
+	// sqlClaim: WAIT -> SENDING. A row that is no longer due was claimed and put back meanwhile: it is not ours.
+	sqlClaim = `UPDATE t_event_record {by id} SET status = 'SENDING', claim_owner = ?, claimed_at = {now}, lease_until = {now+}
+ WHERE id IN ? AND sink = ? AND status = 'WAIT' AND next_retry_time <= {now}`
+
+	// sqlClaimed reads what a claim won. What sqlDue saw may be older than the row that was then claimed.
+	sqlClaimed = `SELECT ` + sqlColumns + ` FROM t_event_record {by id} WHERE id IN ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlWithOwner finds the rows of a claim that have the given status.
+	sqlWithOwner = `SELECT id FROM t_event_record {by id} WHERE id IN ? AND status = ? AND claim_owner = ?`
+
+	// sqlRenew keeps SENDING and moves the lease.
+	sqlRenew = `UPDATE t_event_record {by id} SET lease_until = {now+} WHERE id IN ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlSuccess: SENDING -> SUCCESS. claim_owner stays, as the record of who sent it.
+	sqlSuccess = `UPDATE t_event_record {by id} SET status = 'SUCCESS', lease_until = NULL, sent_at = ?
+ WHERE id IN ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlRelease: SENDING -> WAIT, for rows that were not handed to the sink.
+	sqlRelease = `UPDATE t_event_record {by id} SET status = 'WAIT', claim_owner = NULL, lease_until = NULL
+ WHERE id IN ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlPutOff: SENDING -> WAIT, for rows whose sink is unreachable. No retry is spent, and the row keeps its place.
+	sqlPutOff = `UPDATE t_event_record {by id} SET status = 'WAIT', claim_owner = NULL, lease_until = NULL,
+ first_error_at = COALESCE(first_error_at, ?), last_error = ?
+ WHERE id IN ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlRetry: SENDING -> WAIT, after a failure that spends a retry.
+	sqlRetry = `UPDATE t_event_record {by id} SET status = 'WAIT', claim_owner = NULL, lease_until = NULL, retry_count = ?,
+ next_retry_time = {now+}, first_error_at = COALESCE(first_error_at, ?), last_error = ?
+ WHERE id = ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlFail: SENDING -> FAIL. claim_owner stays.
+	sqlFail = `UPDATE t_event_record {by id} SET status = 'FAIL', lease_until = NULL, retry_count = ?,
+ first_error_at = COALESCE(first_error_at, ?), last_error = ?
+ WHERE id = ? AND status = 'SENDING' AND claim_owner = ?`
+
+	// sqlExpired finds leases that have run out.
+	sqlExpired = `SELECT id, sink, claim_owner, reclaim_count FROM t_event_record {by lease}
+ WHERE status = 'SENDING' AND lease_until <= {now} ORDER BY lease_until, id LIMIT ?`
+
+	// sqlReclaim: SENDING -> WAIT, of a lease that has run out and was not renewed since sqlExpired saw it.
+	sqlReclaim = `UPDATE t_event_record {by id} SET status = 'WAIT', claim_owner = NULL, lease_until = NULL, reclaim_count = reclaim_count + 1
+ WHERE id IN ? AND status = 'SENDING' AND claim_owner = ? AND lease_until <= {now}`
+
+	// sqlBury: SENDING -> FAIL, of a row that outlives its relays.
+	sqlBury = `UPDATE t_event_record {by id} SET status = 'FAIL', lease_until = NULL, reclaim_count = reclaim_count + 1,
+ first_error_at = COALESCE(first_error_at, ?), last_error = ?
+ WHERE id IN ? AND status = 'SENDING' AND claim_owner = ? AND lease_until <= {now}`
+)
+
+// store runs the statements. It keeps no state.
+type store struct {
+	db      *database.DB
+	dialect *strings.Replacer
+}
+
+func newStore(db *database.DB) store {
+	byID, byIndex := "NOT INDEXED", "INDEXED BY %s" // SQLite finds rows by their id without an index
+	if db.Dialect == database.MySQL {
+		byID, byIndex = "FORCE INDEX (PRIMARY)", "FORCE INDEX (%s)"
+	}
+	return store{db: db, dialect: strings.NewReplacer(
+		"{now}", db.Dialect.Now(), "{now+}", db.Dialect.NowPlus(), "{age}", ageMicros(db.Dialect),
+		"{by id}", byID, "{by due}", fmt.Sprintf(byIndex, "idx_status_next_retry"), "{by lease}", fmt.Sprintf(byIndex, "idx_status_lease_until"),
+	)}
+}
+
+func uniqueKey(name string, columns ...string) database.UniqueKey {
+	return database.UniqueKey{Table: "t_event_record", Name: name, Columns: columns}
+}
+
+func ukMsgSink() database.UniqueKey { return uniqueKey("uk_msg_sink", "msg_id", "sink") }
+
+func ukBizEventSink() database.UniqueKey {
+	return uniqueKey("uk_biz_event_sink", "biz_no", "event_type", "sink")
+}
+
+func (s store) insert(tx *gorm.DB, r newRecord) error {
+	err := tx.Exec(s.dialect.Replace(sqlInsert),
+		r.MsgID, r.sink, r.EventType, r.BizNo, r.delivery, r.aggregateID, r.AggregateVersion, r.PartitionKey, r.Destination,
+		r.Payload, r.headers, s.db.Dialect.Offset(r.delay), r.createdAt).Error
+	switch {
+	case err == nil:
+		return nil
+	case ukMsgSink().ViolatedBy(err):
+		return fmt.Errorf("%w: %w", ErrDuplicateMessage, err)
+	case ukBizEventSink().ViolatedBy(err):
+		return fmt.Errorf("%w: %w", ErrDuplicateFact, err)
+	}
+	return fmt.Errorf("insert event record: %w", err)
+}
+
+// row is a claimed event record.
+type row struct {
+	id       int64
+	rec      Record
+	retries  int
+	reclaims int
+	badErr   error // the record cannot be sent as it stands
+}
+
+func ids(rows []row) []int64 {
+	out := make([]int64, len(rows))
+	for i, r := range rows {
+		out[i] = r.id
+	}
+	slices.Sort(out)
+	return out
+}
+
+// due returns up to limit records that may be claimed; only id and reclaims are set.
+func (s store) due(ctx context.Context, sink string, limit int, avoid []int64) ([]row, error) {
+	query, args := s.avoiding(sqlDue, sink, limit, avoid)
+	return collect(s.db.Read.WithContext(ctx).Raw(query, args...), func(rs *sql.Rows) (r row, err error) {
+		return r, rs.Scan(&r.id, &r.reclaims)
+	})
+}
+
+// lockDue returns up to limit records that may be claimed, locked until tx ends.
+func (s store) lockDue(tx *gorm.DB, sink string, limit int, avoid []int64) ([]row, error) {
+	query, args := s.avoiding(sqlLockDue, sink, limit, avoid)
+	return collect(tx.Raw(query, args...), scanRow)
+}
+
+func (s store) avoiding(query, sink string, limit int, avoid []int64) (string, []any) {
+	if len(avoid) == 0 {
+		return s.dialect.Replace(strings.Replace(query, "{avoid}", "", 1)), []any{sink, limit}
+	}
+	return s.dialect.Replace(strings.Replace(query, "{avoid}", sqlAvoid, 1)), []any{sink, avoid, limit}
+}
+
+func (s store) claim(db *gorm.DB, owner, sink string, ids []int64, lease time.Duration) (int64, error) {
+	return affected(db.Exec(s.dialect.Replace(sqlClaim), owner, s.db.Dialect.Offset(lease), ids, sink))
+}
+
+func (s store) claimed(ctx context.Context, owner string, ids []int64) ([]row, error) {
+	return collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlClaimed), ids, owner), scanRow)
+}
+
+func (s store) withOwner(ctx context.Context, owner string, status Status, ids []int64) ([]int64, error) {
+	return collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlWithOwner), ids, status, owner), func(rs *sql.Rows) (id int64, err error) {
+		return id, rs.Scan(&id)
+	})
+}
+
+func (s store) renew(ctx context.Context, owner string, ids []int64, lease time.Duration) (int64, error) {
+	return s.exec(ctx, sqlRenew, s.db.Dialect.Offset(lease), ids, owner)
+}
+
+func (s store) success(ctx context.Context, owner string, ids []int64, at time.Time) (int64, error) {
+	return s.exec(ctx, sqlSuccess, at, ids, owner)
+}
+
+func (s store) release(ctx context.Context, owner string, ids []int64) (int64, error) {
+	return s.exec(ctx, sqlRelease, ids, owner)
+}
+
+func (s store) putOff(ctx context.Context, owner string, ids []int64, at time.Time, text string) (int64, error) {
+	return s.exec(ctx, sqlPutOff, at, text, ids, owner)
+}
+
+func (s store) retry(ctx context.Context, owner string, id int64, retries int, after time.Duration, at time.Time, text string) (int64, error) {
+	return s.exec(ctx, sqlRetry, retries, s.db.Dialect.Offset(after), at, text, id, owner)
+}
+
+func (s store) fail(ctx context.Context, owner string, id int64, retries int, at time.Time, text string) (int64, error) {
+	return s.exec(ctx, sqlFail, retries, at, text, id, owner)
+}
+
+// expiredRow is a record whose lease has run out.
+type expiredRow struct {
+	id       int64
+	sink     string
+	owner    string
+	reclaims int
+}
+
+func (s store) expired(ctx context.Context, limit int) ([]expiredRow, error) {
+	return collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlExpired), limit), func(rs *sql.Rows) (r expiredRow, err error) {
+		return r, rs.Scan(&r.id, &r.sink, &r.owner, &r.reclaims)
+	})
+}
+
+func (s store) reclaim(ctx context.Context, owner string, ids []int64) (int64, error) {
+	return s.exec(ctx, sqlReclaim, ids, owner)
+}
+
+func (s store) bury(ctx context.Context, owner string, ids []int64, at time.Time, text string) (int64, error) {
+	return s.exec(ctx, sqlBury, at, text, ids, owner)
+}
+
+func (s store) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return affected(s.db.Write.WithContext(ctx).Exec(s.dialect.Replace(query), args...))
+}
+
+func affected(db *gorm.DB) (int64, error) { return db.RowsAffected, db.Error }
+
+func scanRow(rs *sql.Rows) (r row, err error) {
+	var headers []byte
+	err = rs.Scan(&r.id, &r.rec.MsgID, &r.rec.EventType, &r.rec.BizNo, &r.rec.Destination, &r.rec.PartitionKey,
+		&r.rec.AggregateVersion, &r.rec.Payload, &headers, &r.retries, &r.reclaims)
+	if err != nil {
+		return row{}, err
+	}
+	// One bad record must not keep the others of its claim from being read.
+	r.badErr = json.Unmarshal(headers, &r.rec.Headers)
+	return r, nil
+}
+
+// collect runs a query and scans all of its rows.
+func collect[T any](query *gorm.DB, scan func(*sql.Rows) (T, error)) ([]T, error) {
+	rs, err := query.Rows()
+	if err != nil {
+		return nil, err
+	}
+	defer rs.Close()
+	var out []T
+	for rs.Next() {
+		v, err := scan(rs)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, rs.Err()
+}
