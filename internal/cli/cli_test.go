@@ -1,0 +1,122 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/cli"
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/outbox"
+)
+
+func TestMain(m *testing.M) {
+	// A cache of the RocketMQ client, made when its package is loaded.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"))
+}
+
+func run(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = cli.Run(args, cli.Env{Stdout: &out, Stderr: &err})
+	return code, out.String(), err.String()
+}
+
+func TestHelpTeaches(t *testing.T) {
+	for _, args := range [][]string{{}, {"--help"}, {"serve", "--help"}, {"broker", "--help"}, {"outbox"}, {"outbox", "list", "--help"}} {
+		code, out, _ := run(args...)
+		require.Zero(t, code, args)
+		require.Contains(t, out, "halfbox", args)
+		require.NotContains(t, out, "--fault", "crash points are hidden")
+	}
+	code, out, _ := run("version")
+	require.Zero(t, code)
+	require.Contains(t, out, "halfbox")
+}
+
+func TestUsageErrors(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	require.NoError(t, os.WriteFile(bad, []byte("http:\n  lisen: x\n"), 0o600))
+	for want, args := range map[string][]string{
+		"unknown command":           {"srv"},
+		"unknown flag":              {"serve", "--nonsense"},
+		`role "baker"`:              {"serve", "--roles", "baker"},
+		"http.listen":               {"serve", "--http", "nowhere"},
+		"HALFBOX_ALLOW_FAULTS":      {"serve", "--fault", "txmsg.after-end=kill@1"},
+		`line 2: unknown key`:       {"serve", "--config", bad},
+		"no such file":              {"broker", "--config", "/nowhere.yaml"},
+		"--status":                  {"outbox", "list", "--status", "LOST"},
+		"--limit":                   {"outbox", "list", "--limit", "0"},
+		"--output":                  {"outbox", "stats", "-o", "xml"},
+		"accepts 1 arg":             {"outbox", "show"},
+		"there is no order databas": {"outbox", "stats", "--data", t.TempDir()},
+	} {
+		code, out, err := run(args...)
+		require.Equal(t, 2, code, args)
+		require.Contains(t, err, want, args)
+		require.Contains(t, err, "halfbox: ")
+		require.Empty(t, out)
+	}
+}
+
+// outboxFolder is a data folder whose outbox holds two records.
+func outboxFolder(t *testing.T) (dir string, ids []string) {
+	t.Helper()
+	dir = t.TempDir()
+	db, err := database.OpenSQLite(filepath.Join(dir, "order.db"), database.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	require.NoError(t, db.Migrate(context.Background(), outbox.Migrations()))
+	w, err := outbox.NewWriter(outbox.WriterConfig{DB: db, Sink: "main", Destination: "T"})
+	require.NoError(t, err)
+	for _, no := range []string{"A1", "A2"} {
+		receipt, err := w.PublishInTx(t.Context(), halfbox.Event{
+			Type: "order.created", Source: "/x", Subject: no, Time: time.Now(), DataSchema: "urn:x:1", AggregateVersion: 1,
+			PartitionKey: no, Data: json.RawMessage(`{"order_no":"` + no + `"}`),
+		}, func(*gorm.DB, halfbox.Attempt) error { return nil })
+		require.NoError(t, err)
+		ids = append(ids, receipt.MsgID)
+	}
+	return dir, ids
+}
+
+func TestOutboxCommands(t *testing.T) {
+	dir, ids := outboxFolder(t)
+
+	code, out, _ := run("outbox", "stats", "--data", dir)
+	require.Zero(t, code)
+	require.Regexp(t, `SINK +WAIT +SENDING +SUCCESS +FAIL +OLDEST UNSENT\nmain +2 +0 +0 +0 +\S+\n`, out)
+
+	code, out, _ = run("outbox", "list", "--data", dir, "--biz-no", "A2", "--status", "WAIT")
+	require.Zero(t, code)
+	require.Contains(t, out, ids[1])
+	require.NotContains(t, out, ids[0])
+
+	code, out, _ = run("outbox", "list", "--data", dir, "-o", "json", "--status", "FAIL")
+	require.Zero(t, code)
+	require.JSONEq(t, `[]`, out)
+
+	code, out, _ = run("outbox", "show", ids[0], "--data", dir, "-o", "json")
+	require.Zero(t, code)
+	var shown []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(out), &shown))
+	require.Equal(t, "A1", shown[0]["biz_no"])
+	require.Equal(t, ids[0], shown[0]["payload"].(map[string]any)["id"])
+
+	code, out, _ = run("outbox", "show", ids[0], "--data", dir)
+	require.Zero(t, code)
+	require.Regexp(t, `(?m)^biz_no +A1$`, out)
+	require.Regexp(t, `(?m)^payload +\{`, out)
+
+	code, _, err := run("outbox", "show", "nobody", "--data", dir)
+	require.Equal(t, 1, code)
+	require.Contains(t, err, "no event record has msg_id nobody")
+}
