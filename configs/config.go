@@ -30,8 +30,9 @@ type HTTP struct {
 
 // Admin is the operator's listener.
 type Admin struct {
-	Listen string `yaml:"listen" env:"LISTEN"`
-	Token  Secret `yaml:"token" env:"TOKEN"`
+	Listen    string `yaml:"listen" env:"LISTEN"`
+	Token     Secret `yaml:"token" env:"TOKEN"`
+	TokenFile string `yaml:"token_file" env:"TOKEN_FILE"`
 }
 
 // Log says what is logged and how.
@@ -42,15 +43,22 @@ type Log struct {
 
 // Database chooses the databases. A DSN is a secret: it holds a password.
 type Database struct {
-	Driver    string `yaml:"driver" env:"DRIVER"`
-	OrderDSN  Secret `yaml:"order_dsn" env:"ORDER_DSN"`
-	PointsDSN Secret `yaml:"points_dsn" env:"POINTS_DSN"`
-	Migrate   string `yaml:"migrate" env:"MIGRATE"`
+	Driver        string `yaml:"driver" env:"DRIVER"`
+	OrderDSN      Secret `yaml:"order_dsn" env:"ORDER_DSN"`
+	OrderDSNFile  string `yaml:"order_dsn_file" env:"ORDER_DSN_FILE"`
+	PointsDSN     Secret `yaml:"points_dsn" env:"POINTS_DSN"`
+	PointsDSNFile string `yaml:"points_dsn_file" env:"POINTS_DSN_FILE"`
+	TLS           string `yaml:"tls" env:"TLS"`
+	TLSCAFile     string `yaml:"tls_ca_file" env:"TLS_CA_FILE"`
+	Migrate       string `yaml:"migrate" env:"MIGRATE"`
 }
 
 // RocketMQ names the cluster, its topics and groups.
 type RocketMQ struct {
 	NameServers      []string `yaml:"name_servers" env:"NAME_SERVERS"`
+	AccessKey        string   `yaml:"access_key" env:"ACCESS_KEY"`
+	SecretKey        Secret   `yaml:"secret_key" env:"SECRET_KEY"`
+	SecretKeyFile    string   `yaml:"secret_key_file" env:"SECRET_KEY_FILE"`
 	OrderTopic       string   `yaml:"order_topic" env:"ORDER_TOPIC"`
 	TransactionGroup string   `yaml:"transaction_group" env:"TRANSACTION_GROUP"`
 	RelayGroup       string   `yaml:"relay_group" env:"RELAY_GROUP"`
@@ -114,10 +122,13 @@ func (c Config) Validate() error {
 	bad(!oneOf(c.Log.Format, "console", "json"), "log.format: %q is not console or json", c.Log.Format)
 	bad(!oneOf(c.Database.Driver, "sqlite", "mysql"), "database.driver: %q is not sqlite or mysql", c.Database.Driver)
 	bad(!oneOf(c.Database.Migrate, "auto", "always", "never"), "database.migrate: %q is not auto, always or never", c.Database.Migrate)
+	bad(!oneOf(c.Database.TLS, "off", "required", "verify-ca", "verify-identity"), "database.tls: %q is not off, required, verify-ca or verify-identity", c.Database.TLS)
+	bad(c.Database.TLS == "verify-ca" && c.Database.TLSCAFile == "", "database.tls_ca_file: required with tls verify-ca")
 	if c.Database.Driver == "mysql" {
 		bad(c.Database.OrderDSN == "", "database.order_dsn: required with driver mysql")
 		bad(c.Database.PointsDSN == "", "database.points_dsn: required with driver mysql")
 	}
+	bad((c.RocketMQ.AccessKey == "") != (c.RocketMQ.SecretKey == ""), "rocketmq.access_key and secret_key: set both or none")
 	for key, name := range map[string]string{
 		"order_topic": c.RocketMQ.OrderTopic, "transaction_group": c.RocketMQ.TransactionGroup,
 		"relay_group": c.RocketMQ.RelayGroup, "points_group": c.RocketMQ.PointsGroup,

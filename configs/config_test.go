@@ -85,6 +85,9 @@ func TestValidate(t *testing.T) {
 		"zero":                 {func(c *configs.Config) { c.Outbox.PollMax = 0 }, "outbox.poll_max"},
 		"fallback":             {func(c *configs.Config) { c.Txmsg.Fallback = "maybe" }, "txmsg.fallback"},
 		"delivery":             {func(c *configs.Config) { c.Order.Delivery = "pigeon" }, "order.delivery"},
+		"tls":                  {func(c *configs.Config) { c.Database.TLS = "maybe" }, "database.tls"},
+		"tls without ca":       {func(c *configs.Config) { c.Database.TLS = "verify-ca" }, "database.tls_ca_file"},
+		"half a credential":    {func(c *configs.Config) { c.RocketMQ.AccessKey = "me" }, "set both or none"},
 		"log level and format": {func(c *configs.Config) { c.Log.Level, c.Log.Format = "loud", "xml" }, "log.format"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,4 +117,30 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 		require.Contains(t, out, "***")
 	}
 	require.Equal(t, "hunter2", string(c.Admin.Token))
+}
+
+func TestSecretsFromFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("hunter2\n"), 0o600))
+	c, err := configs.Load("", []string{"HALFBOX_ADMIN_TOKEN_FILE=" + file, "HALFBOX_ROCKETMQ_SECRET_KEY_FILE=" + file, "HALFBOX_ROCKETMQ_ACCESS_KEY=me"})
+	require.NoError(t, err)
+	require.NoError(t, c.Validate())
+	require.Equal(t, "hunter2", string(c.Admin.Token))
+	require.Equal(t, "hunter2", string(c.RocketMQ.SecretKey))
+	_, err = configs.Load("", []string{"HALFBOX_ADMIN_TOKEN_FILE=" + file, "HALFBOX_ADMIN_TOKEN=x"})
+	require.ErrorContains(t, err, "admin.token and admin.token_file are both set")
+	_, err = configs.Load("", []string{"HALFBOX_DATABASE_ORDER_DSN_FILE=/nowhere"})
+	require.ErrorContains(t, err, "database.order_dsn_file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err = configs.Load("", []string{"HALFBOX_ADMIN_TOKEN_FILE=" + file})
+	require.ErrorContains(t, err, "is empty")
+}
+
+func TestRealConfiguration(t *testing.T) {
+	c, err := configs.Load("real.yaml", nil)
+	require.NoError(t, err)
+	require.NoError(t, c.Validate())
+	require.Equal(t, "mysql", c.Database.Driver)
+	require.False(t, c.RocketMQ.Embedded())
+	require.Equal(t, "never", c.Database.Migrate)
 }

@@ -45,6 +45,9 @@ func Load(path string, environ []string) (Config, error) {
 	if err := c.override(environ); err != nil {
 		return Config{}, fmt.Errorf("environment: %w", err)
 	}
+	if err := c.readSecrets(); err != nil {
+		return Config{}, fmt.Errorf("configuration: %w", err)
+	}
 	return c, nil
 }
 

@@ -32,6 +32,8 @@ type Config struct {
 	DB *database.DB
 	// NameServers are RocketMQ name server addresses, host:port.
 	NameServers []string
+	// AccessKey and SecretKey are the cluster's ACL credentials; empty when it asks for none.
+	AccessKey, SecretKey string
 	// Group is the producer group: one per database, transaction producers only.
 	Group string
 	// Topic takes the events that name no destination.

@@ -75,7 +75,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	r.cfg = txmsg.Config{
 		DB: r.db, NameServers: []string{r.broker.Addr()}, Group: "tx-" + uuid.NewString(), Topic: topic, Checker: checker,
 		HalfTimeout: 5 * time.Second, // generous, so that a slow machine decides no test
-		Logger: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
+		Logger:      zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
 	}
 	if o.fallback {
 		require.NoError(t, r.db.Migrate(context.Background(), outbox.Migrations()))

@@ -52,7 +52,10 @@ func New(cfg Config) (*Producer, error) {
 	if p.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, err
 	}
-	opts, err := rocketmq.ProducerOptions(cfg.NameServers, cfg.Group, "txmsg", cfg.HalfTimeout)
+	opts, err := rocketmq.ProducerConfig{
+		NameServers: cfg.NameServers, Credentials: rocketmq.Credentials{AccessKey: cfg.AccessKey, SecretKey: cfg.SecretKey},
+		Group: cfg.Group, SendTimeout: cfg.HalfTimeout,
+	}.Options("txmsg")
 	if err != nil {
 		return nil, fmt.Errorf("txmsg: %w", err)
 	}

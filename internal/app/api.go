@@ -39,7 +39,6 @@ func (a *App) openAPI() error {
 	if err != nil {
 		return err
 	}
-	a.readyCheck("order database", a.orderDB.Ping)
 	public, err := httpapi.Public(httpapi.PublicConfig{
 		Orders: orders, Points: points.NewLedger(a.pointsDB), MaxInFlight: a.cfg.HTTP.MaxInFlight,
 		Logger: a.log, Registerer: a.reg,
@@ -57,7 +56,9 @@ func (a *App) openTxmsg(writer *outbox.Writer) (*txmsg.Producer, error) {
 		return nil, err
 	}
 	cfg := txmsg.Config{
-		DB: a.orderDB, NameServers: a.nameServers, Group: a.cfg.RocketMQ.TransactionGroup, Topic: a.cfg.RocketMQ.OrderTopic,
+		DB: a.orderDB, NameServers: a.nameServers,
+		AccessKey: a.cfg.RocketMQ.AccessKey, SecretKey: string(a.cfg.RocketMQ.SecretKey),
+		Group: a.cfg.RocketMQ.TransactionGroup, Topic: a.cfg.RocketMQ.OrderTopic,
 		Checker: checker, HalfTimeout: a.cfg.Txmsg.HalfTimeout, LocalTimeout: a.cfg.Txmsg.LocalTimeout,
 		Logger: a.log.Named("txmsg"), Registerer: a.reg,
 		Hooks: txmsg.Hooks{
@@ -83,7 +84,7 @@ func (a *App) openTxmsg(writer *outbox.Writer) (*txmsg.Producer, error) {
 
 // openChecker gives check-backs a small pool of their own, so that they never queue behind orders.
 func (a *App) openChecker() (*checkback.Checker, error) {
-	db, err := a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{LockWait: checkLockWait, MaxOpen: 2})
+	db, err := a.openDatabase("order", database.Options{LockWait: checkLockWait, MaxOpen: 2})
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -15,22 +14,21 @@ import (
 	"github.com/halfbox/halfbox/configs"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/httpapi"
-	"github.com/halfbox/halfbox/order"
-	"github.com/halfbox/halfbox/outbox"
-	"github.com/halfbox/halfbox/points"
 )
 
 // openData makes the data folder of the embedded engines.
-func (a *App) openData() error {
-	if a.cfg.Database.Driver != "sqlite" && !a.cfg.RocketMQ.Embedded() {
+func (a *App) openData() error { return makeData(a.cfg) }
+
+func makeData(cfg configs.Config) error {
+	if cfg.Database.Driver != "sqlite" && !cfg.RocketMQ.Embedded() {
 		return nil
 	}
-	err := os.MkdirAll(a.cfg.Data, 0o750)
+	err := os.MkdirAll(cfg.Data, 0o750)
 	if err == nil {
-		err = tryWrite(a.cfg.Data)
+		err = tryWrite(cfg.Data)
 	}
 	if err != nil {
-		return &SetupError{fmt.Errorf("data folder %s cannot be written: %w", a.cfg.Data, err), "choose another one with --data, or give this user the right to write there"}
+		return &SetupError{fmt.Errorf("data folder %s cannot be written: %w", cfg.Data, err), "choose another one with --data, or give this user the right to write there"}
 	}
 	return nil
 }
@@ -78,36 +76,30 @@ func OpenBroker(cfg configs.Config, base broker.Config) (*broker.Broker, error) 
 	return nil, &SetupError{err, fmt.Sprintf("check the folder %s and the address %s", base.Dir, base.Listen)}
 }
 
-// openDatabases opens the databases that the roles need and brings their tables up to date.
+// openDatabases opens the databases that the roles need.
 func (a *App) openDatabases() error {
+	var err error
 	if a.has(RoleAPI) || a.has(RoleRelay) {
-		db, err := a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{})
-		if err != nil {
+		if a.orderDB, err = a.openDatabase("order", database.Options{}); err != nil {
 			return err
 		}
-		if err := a.migrate(db, order.Migrations(), outbox.Migrations()); err != nil {
+		if err := a.migrateAtStart(a.orderDB, "order"); err != nil {
 			return err
 		}
-		a.orderDB = db
 	}
 	if a.has(RoleAPI) || a.has(RolePoints) {
-		db, err := a.openDatabase("points", a.cfg.Database.PointsDSN, database.Options{})
-		if err != nil {
+		if a.pointsDB, err = a.openDatabase("points", database.Options{}); err != nil {
 			return err
 		}
-		if err := a.migrate(db, points.Migrations()); err != nil {
-			return err
-		}
-		a.pointsDB = db
-		a.readyCheck("points database", db.Ping)
+		return a.migrateAtStart(a.pointsDB, "points")
 	}
 	return nil
 }
 
 // openDatabase opens one database and closes it when the application stops.
-func (a *App) openDatabase(name string, dsn configs.Secret, o database.Options) (*database.DB, error) {
+func (a *App) openDatabase(name string, o database.Options) (*database.DB, error) {
 	o.Logger = a.log.Named("database").With(zap.String("database", name))
-	db, err := openDatabase(a.cfg, name, dsn, o)
+	db, err := openDatabase(a.cfg, name, o)
 	if err != nil {
 		return nil, err
 	}
@@ -115,9 +107,14 @@ func (a *App) openDatabase(name string, dsn configs.Secret, o database.Options) 
 	return db, nil
 }
 
-// openDatabase opens one database; its name is the file's name on SQLite.
-func openDatabase(cfg configs.Config, name string, dsn configs.Secret, o database.Options) (*database.DB, error) {
+// openDatabase opens the database "order" or "points".
+func openDatabase(cfg configs.Config, name string, o database.Options) (*database.DB, error) {
 	if cfg.Database.Driver == "mysql" {
+		dsn := map[string]configs.Secret{"order": cfg.Database.OrderDSN, "points": cfg.Database.PointsDSN}[name]
+		var err error
+		if o.TLS, err = database.ClientTLS(database.TLSMode(cfg.Database.TLS), cfg.Database.TLSCAFile); err != nil {
+			return nil, &SetupError{err, "correct database.tls_ca_file"}
+		}
 		db, err := database.OpenMySQL(string(dsn), o)
 		if err != nil {
 			return nil, &SetupError{err, "correct database." + name + "_dsn"}
@@ -140,24 +137,7 @@ func OpenOrderDatabase(cfg configs.Config) (*database.DB, error) {
 			return nil, &SetupError{fmt.Errorf("there is no order database: %w", err), "run halfbox serve first, or name its folder with --data"}
 		}
 	}
-	return openDatabase(cfg, "order", cfg.Database.OrderDSN, database.Options{MaxOpen: 2})
-}
-
-// migrateTimeout bounds the migrations of a database; another process may hold their lock for a while.
-const migrateTimeout = 5 * time.Minute
-
-func (a *App) migrate(db *database.DB, lines ...database.Line) error {
-	if when := a.cfg.Database.Migrate; when == "never" || when == "auto" && db.Dialect != database.SQLite {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), migrateTimeout)
-	defer cancel()
-	for _, line := range lines {
-		if err := db.Migrate(ctx, line); err != nil {
-			return &SetupError{err, "check the database and its rights; the tables are as they were before"}
-		}
-	}
-	return nil
+	return openDatabase(cfg, "order", database.Options{MaxOpen: 2})
 }
 
 // readyCheck adds a condition to /readyz.

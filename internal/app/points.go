@@ -24,7 +24,9 @@ func (a *App) openPoints() error {
 		return err
 	}
 	consumer, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{
-		NameServers: a.nameServers, Group: a.cfg.RocketMQ.PointsGroup, Topic: a.cfg.RocketMQ.OrderTopic,
+		NameServers: a.nameServers,
+		Credentials: rocketmq.Credentials{AccessKey: a.cfg.RocketMQ.AccessKey, SecretKey: string(a.cfg.RocketMQ.SecretKey)},
+		Group:       a.cfg.RocketMQ.PointsGroup, Topic: a.cfg.RocketMQ.OrderTopic,
 		Logger: a.log.Named("points"),
 		Handle: func(ctx context.Context, m rocketmq.Message) error {
 			_, err := handler.Handle(ctx, points.Message{MsgID: m.MsgID, Topic: m.Topic, Body: m.Body})

@@ -18,12 +18,13 @@ func (a *App) openRelay() error {
 	if !a.has(RoleRelay) {
 		return nil
 	}
-	db, err := a.openDatabase("order", a.cfg.Database.OrderDSN, database.Options{MaxOpen: relayConnections})
+	db, err := a.openDatabase("order", database.Options{MaxOpen: relayConnections})
 	if err != nil {
 		return err
 	}
 	sink, err := sinkrocketmq.New(sinkrocketmq.Config{
-		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, Group: a.cfg.RocketMQ.RelayGroup, SendTimeout: a.cfg.Outbox.SendTimeout,
+		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey,
+		SecretKey: string(a.cfg.RocketMQ.SecretKey), Group: a.cfg.RocketMQ.RelayGroup, SendTimeout: a.cfg.Outbox.SendTimeout,
 	})
 	if err != nil {
 		return err
@@ -45,7 +46,6 @@ func (a *App) openRelay() error {
 	a.onStop("relay", relay.Stop)
 	a.onStart("relay", relay.Start)
 	a.relay = relay
-	a.readyCheck("order database (relay)", db.Ping)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -20,6 +21,11 @@ type Options struct {
 	// MaxOpen limits the connections of the pool: all of them on MySQL, the readers on SQLite.
 	// Defaults to 20 on MySQL and 4 on SQLite.
 	MaxOpen int
+	// TLS encrypts the connections; nil does not, unless the DSN says so. MySQL only.
+	TLS *tls.Config
+	// LongStatements lets a statement take as long as it needs, for migrations. MySQL only: a server that is gone is
+	// noticed by TCP alone then.
+	LongStatements bool
 	// SlowQuery is the duration from which a statement is logged as slow. Defaults to 500 ms.
 	SlowQuery time.Duration
 	// Logger defaults to a no-op.

@@ -15,6 +15,7 @@ import (
 // MySQL's error numbers that mean something to us.
 const (
 	myDuplicateEntry    = 1062
+	myNoTable           = 1146
 	myLockWaitTimeout   = 1205
 	myDeadlock          = 1213
 	myOptionPrevents    = 1290 // --read-only, --super-read-only
@@ -56,6 +57,15 @@ func IsDuplicate(err error) bool {
 	}
 	code, _ := sqliteCode(err)
 	return code == sqlite3.SQLITE_CONSTRAINT_UNIQUE || code == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
+}
+
+func isNoTable(err error) bool {
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		return my.Number == myNoTable
+	}
+	_, lite := sqliteCode(err)
+	return lite != nil && strings.Contains(lite.Error(), "no such table")
 }
 
 // IsLockConflict reports whether err says that another transaction was in the way: a deadlock, a lock wait that

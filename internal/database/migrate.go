@@ -2,8 +2,10 @@ package database
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/pressly/goose/v3"
 )
@@ -16,13 +18,23 @@ type Line struct {
 	Files fs.FS
 }
 
-// Migrate brings the line to its newest version.
+// Migration is one step of a line.
+type Migration struct {
+	Line    string
+	Version int64
+	File    string
+	// AppliedAt is when it was applied; the zero time when it is pending.
+	AppliedAt time.Time
+}
+
+// Migrate brings the line to its newest version. On MySQL it holds a lock (GET_LOCK) meanwhile, so that several
+// processes may call it at once.
 func (db *DB) Migrate(ctx context.Context, line Line) error {
 	provider, err := db.provider(line)
 	if err != nil {
-		return fmt.Errorf("migrate %s: %w", line.Name, err)
+		return err
 	}
-	// Two processes may start on the same SQLite files at once. The slower one fails on a table that is there
+	// On SQLite two processes may start on the same files at once. The slower one fails on a table that is there
 	// already, in a transaction that is undone; the next try sees what the other has done.
 	tries := 1
 	if db.Dialect == SQLite {
@@ -36,14 +48,73 @@ func (db *DB) Migrate(ctx context.Context, line Line) error {
 	return fmt.Errorf("migrate %s: %w", line.Name, err)
 }
 
-func (db *DB) provider(line Line) (*goose.Provider, error) {
-	files, err := fs.Sub(line.Files, "migrations/"+string(db.Dialect))
+// MigrateDown undoes the line's newest migration and returns it; nil when nothing was applied. It drops what the
+// migration had made, with the rows in it.
+func (db *DB) MigrateDown(ctx context.Context, line Line) (*Migration, error) {
+	provider, err := db.provider(line)
 	if err != nil {
 		return nil, err
 	}
+	r, err := provider.Down(ctx)
+	if errors.Is(err, goose.ErrNoNextVersion) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("migrate %s down: %w", line.Name, err)
+	}
+	return &Migration{Line: line.Name, Version: r.Source.Version, File: r.Source.Path}, nil
+}
+
+// MigrationStatus lists every migration of the line.
+func (db *DB) MigrationStatus(ctx context.Context, line Line) ([]Migration, error) {
+	provider, err := db.provider(line)
+	if err != nil {
+		return nil, err
+	}
+	status, err := provider.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("migrations of %s: %w", line.Name, err)
+	}
+	all := make([]Migration, len(status))
+	for i, s := range status {
+		all[i] = Migration{Line: line.Name, Version: s.Source.Version, File: s.Source.Path, AppliedAt: s.AppliedAt.UTC()}
+	}
+	return all, nil
+}
+
+// CheckMigrated reports nil when the line's tables are at the version of this program or newer. It only reads.
+func (db *DB) CheckMigrated(ctx context.Context, line Line) error {
+	provider, err := db.provider(line)
+	if err != nil {
+		return err
+	}
+	var at int64
+	err = db.Read.WithContext(ctx).Raw("SELECT COALESCE(MAX(version_id), 0) FROM goose_" + line.Name + " WHERE is_applied").Scan(&at).Error
+	switch sources := provider.ListSources(); {
+	case isNoTable(err):
+		return fmt.Errorf("the tables of %s are not there: run halfbox migrate up", line.Name)
+	case err != nil:
+		return fmt.Errorf("migrations of %s: %w", line.Name, err)
+	case at < sources[len(sources)-1].Version:
+		return fmt.Errorf("the tables of %s are at version %d of %d: run halfbox migrate up", line.Name, at, sources[len(sources)-1].Version)
+	}
+	return nil
+}
+
+func (db *DB) provider(line Line) (*goose.Provider, error) {
+	files, err := fs.Sub(line.Files, "migrations/"+string(db.Dialect))
+	if err != nil {
+		return nil, fmt.Errorf("migrations of %s: %w", line.Name, err)
+	}
 	dialect := goose.DialectSQLite3
+	options := []goose.ProviderOption{goose.WithTableName("goose_" + line.Name), goose.WithDisableGlobalRegistry(true)}
 	if db.Dialect == MySQL {
 		dialect = goose.DialectMySQL
+		options = append(options, goose.WithSessionLocker(mysqlMigrationLock{}))
 	}
-	return goose.NewProvider(dialect, db.SQL(), files, goose.WithTableName("goose_"+line.Name), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(dialect, db.SQL(), files, options...)
+	if err != nil {
+		return nil, fmt.Errorf("migrations of %s: %w", line.Name, err)
+	}
+	return provider, nil
 }

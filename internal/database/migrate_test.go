@@ -84,7 +84,8 @@ func TestMigrateBrokenVersion(t *testing.T) {
 	t.Parallel()
 	db := newDB(t, database.Options{})
 	line := database.Line{Name: "broken", Files: fstest.MapFS{"migrations/sqlite/0001_x.sql": &fstest.MapFile{
-		Data: []byte("-- +goose Up\nCREATE TABLE half (id INTEGER);\nCREATE NONSENSE;\n")}}}
+		Data: []byte("-- +goose Up\nCREATE TABLE half (id INTEGER);\nCREATE NONSENSE;\n"),
+	}}}
 	require.ErrorContains(t, db.Migrate(t.Context(), line), "migrate broken")
 	require.Error(t, db.Read.Exec("SELECT id FROM half").Error, "a broken version leaves nothing behind")
 	require.Error(t, db.Migrate(t.Context(), database.Line{Name: "none", Files: fstest.MapFS{}}))

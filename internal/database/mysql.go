@@ -24,6 +24,12 @@ func OpenMySQL(dsn string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.TLS != nil {
+		cfg.TLS = o.TLS
+	}
+	if o.LongStatements {
+		cfg.ReadTimeout = 0
+	}
 	c, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database DSN: %w", redactDSN(err, cfg))
@@ -64,7 +70,7 @@ func CompleteDSN(dsn string, lockWait time.Duration) (*mysql.Config, error) {
 		cfg.Timeout = 5 * time.Second
 	}
 	if cfg.ReadTimeout == 0 {
-		cfg.ReadTimeout = 15 * time.Second
+		cfg.ReadTimeout = 15 * time.Second // the longest statement; migrations have a pool of their own
 	}
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 15 * time.Second

@@ -48,6 +48,7 @@ func events(t *testing.T) (http.Handler, []string) {
 type outboxOf struct{ db *database.DB }
 
 func (o outboxOf) Stats(ctx context.Context) (outbox.Snapshot, error) { return outbox.Stats(ctx, o.db) }
+
 func (o outboxOf) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	return outbox.List(ctx, o.db, f)
 }

@@ -197,7 +197,9 @@ func TestPublicRefusesBadConfig(t *testing.T) {
 	orders := getFunc(nil)
 	p := pointsFunc(nil)
 	for _, cfg := range []PublicConfig{
-		{}, {Orders: orders}, {Points: p},
+		{},
+		{Orders: orders},
+		{Points: p},
 		{Orders: orders, Points: p, MaxInFlight: -1},
 		{Orders: orders, Points: p, RequestTimeout: -1},
 	} {

@@ -107,6 +107,7 @@ type createFunc func(context.Context, order.CreateRequest) (order.Order, bool, e
 func (f createFunc) Create(ctx context.Context, r order.CreateRequest) (order.Order, bool, error) {
 	return f(ctx, r)
 }
+
 func (createFunc) Get(context.Context, string) (order.Order, error) {
 	return order.Order{}, order.ErrNotFound
 }

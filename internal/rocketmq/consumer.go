@@ -27,6 +27,7 @@ type Message struct {
 // ConsumerConfig makes a Consumer.
 type ConsumerConfig struct {
 	NameServers []string
+	Credentials Credentials
 	Group       string
 	Topic       string
 	// Tags filters by event type; empty takes every message.
@@ -128,6 +129,7 @@ func (c *Consumer) startClient() error {
 	}
 	push, err := client.NewPushConsumer(
 		consumer.WithNsResolver(resolver),
+		consumer.WithCredentials(c.cfg.Credentials.client()),
 		consumer.WithGroupName(c.cfg.Group),
 		consumer.WithInstance(InstanceName("consumer")),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),

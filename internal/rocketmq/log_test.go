@@ -19,8 +19,11 @@ func TestClientLog(t *testing.T) {
 		write func(string, map[string]any)
 		want  zapcore.Level
 	}{
-		{l.Debug, zapcore.DebugLevel}, {l.Info, zapcore.DebugLevel}, {l.Warning, zapcore.WarnLevel},
-		{l.Error, zapcore.WarnLevel}, {l.Fatal, zapcore.ErrorLevel}, // and the process goes on
+		{l.Debug, zapcore.DebugLevel},
+		{l.Info, zapcore.DebugLevel},
+		{l.Warning, zapcore.WarnLevel},
+		{l.Error, zapcore.WarnLevel},
+		{l.Fatal, zapcore.ErrorLevel}, // and the process goes on
 	} {
 		tt.write("line", map[string]any{
 			"group": "g", "err": errors.New("cause"), "message": "s3cr3t", "messages": []string{"s3cr3t"}, "msg": []byte("s3cr3t"),

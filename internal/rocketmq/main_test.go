@@ -27,7 +27,7 @@ const (
 
 func newProducer(t testing.TB, b *broker.Broker) client.Producer {
 	t.Helper()
-	p, err := rocketmq.NewProducer([]string{b.Addr()}, "plain-"+uuid.NewString(), 5*time.Second)
+	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{b.Addr()}, Group: "plain-" + uuid.NewString(), SendTimeout: 5 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Shutdown()) })
 	return p

@@ -5,38 +5,55 @@ import (
 	"time"
 
 	client "github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
-// ProducerOptions are the options every producer of the project has. The client's own retries are off: a retried
-// send is a second message, and whoever sends decides about that.
-func ProducerOptions(nameServers []string, group, purpose string, sendTimeout time.Duration) ([]producer.Option, error) {
-	resolver, err := Resolver(nameServers)
+// Credentials are a cluster's ACL credentials; empty when it asks for none.
+type Credentials struct{ AccessKey, SecretKey string }
+
+func (c Credentials) client() primitive.Credentials {
+	return primitive.Credentials{AccessKey: c.AccessKey, SecretKey: c.SecretKey}
+}
+
+// ProducerConfig is what every producer needs.
+type ProducerConfig struct {
+	NameServers []string
+	Credentials Credentials
+	Group       string
+	SendTimeout time.Duration
+}
+
+// Options are the options every producer of the project has. The client's own retries are off: a retried send is a
+// second message, and whoever sends decides about that.
+func (c ProducerConfig) Options(purpose string) ([]producer.Option, error) {
+	resolver, err := Resolver(c.NameServers)
 	if err != nil {
 		return nil, err
 	}
 	return []producer.Option{
 		producer.WithNsResolver(resolver),
-		producer.WithGroupName(group),
+		producer.WithCredentials(c.Credentials.client()),
+		producer.WithGroupName(c.Group),
 		producer.WithInstanceName(InstanceName(purpose)),
-		producer.WithSendMsgTimeout(sendTimeout),
+		producer.WithSendMsgTimeout(c.SendTimeout),
 		producer.WithRetry(0),
 	}, nil
 }
 
 // NewProducer starts a plain producer. Its group must not be one of transactional producers: the broker would ask
 // it for outcomes it does not know.
-func NewProducer(nameServers []string, group string, sendTimeout time.Duration) (client.Producer, error) {
-	opts, err := ProducerOptions(nameServers, group, "producer", sendTimeout)
+func NewProducer(cfg ProducerConfig) (client.Producer, error) {
+	opts, err := cfg.Options("producer")
 	if err != nil {
 		return nil, err
 	}
 	p, err := client.NewProducer(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("RocketMQ producer %s: %w", group, err)
+		return nil, fmt.Errorf("RocketMQ producer %s: %w", cfg.Group, err)
 	}
 	if err := p.Start(); err != nil {
-		return nil, fmt.Errorf("RocketMQ producer %s: %w", group, err)
+		return nil, fmt.Errorf("RocketMQ producer %s: %w", cfg.Group, err)
 	}
 	return p, nil
 }

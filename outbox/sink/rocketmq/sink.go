@@ -25,6 +25,8 @@ type Config struct {
 	Name string
 	// NameServers are the addresses of the name servers, host:port.
 	NameServers []string
+	// AccessKey and SecretKey are the cluster's ACL credentials; empty when it asks for none.
+	AccessKey, SecretKey string
 	// Group is the producer group. It must not be that of transaction producers.
 	Group string
 	// SendTimeout bounds one request to the broker. Defaults to 3 s; keep it below the relay's.
@@ -82,7 +84,10 @@ func New(cfg Config) (*Sink, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	p, err := rocketmq.NewProducer(cfg.NameServers, cfg.Group, cfg.SendTimeout)
+	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{
+		NameServers: cfg.NameServers, Credentials: rocketmq.Credentials{AccessKey: cfg.AccessKey, SecretKey: cfg.SecretKey},
+		Group: cfg.Group, SendTimeout: cfg.SendTimeout,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("rocketmq sink: %w", err)
 	}

@@ -1,0 +1,134 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/halfbox/halfbox/configs"
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
+	"github.com/halfbox/halfbox/points"
+)
+
+// MigratedDatabase is one of the service's databases and the lines of migrations in it.
+type MigratedDatabase struct {
+	Name  string
+	Lines []database.Line
+}
+
+// MigratedDatabases lists the databases of the service.
+func MigratedDatabases() []MigratedDatabase {
+	return []MigratedDatabase{
+		{Name: "order", Lines: []database.Line{order.Migrations(), outbox.Migrations()}},
+		{Name: "points", Lines: []database.Line{points.Migrations()}},
+	}
+}
+
+// MigrationLines names every line.
+func MigrationLines() (names []string) {
+	for _, m := range MigratedDatabases() {
+		for _, line := range m.Lines {
+			names = append(names, line.Name)
+		}
+	}
+	return names
+}
+
+// Open opens the database for migrations, whose statements may take long.
+func (m MigratedDatabase) Open(cfg configs.Config) (*database.DB, error) {
+	if err := makeData(cfg); err != nil {
+		return nil, err
+	}
+	return openDatabase(cfg, m.Name, database.Options{MaxOpen: 2, LongStatements: true})
+}
+
+// migrateTimeout bounds the migrations at start; another process may hold their lock for a while.
+const migrateTimeout = 10 * time.Minute
+
+// migrateAtStart brings a database's tables up to date if the configuration says so: now on SQLite, whose file is
+// there, and in the background on MySQL, which may not be reachable yet. Either way readiness waits for the tables.
+func (a *App) migrateAtStart(db *database.DB, name string) error {
+	var m MigratedDatabase
+	for _, m = range MigratedDatabases() {
+		if m.Name == name {
+			break
+		}
+	}
+	a.readyCheck(name+" database", func(ctx context.Context) error {
+		if err := db.Ping(ctx); err != nil {
+			return err
+		}
+		for _, line := range m.Lines {
+			if err := db.CheckMigrated(ctx, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	switch {
+	case a.cfg.Database.Migrate == "never", a.cfg.Database.Migrate == "auto" && db.Dialect != database.SQLite:
+		return nil
+	case db.Dialect == database.SQLite:
+		if err := m.migrate(context.Background(), a.cfg); err != nil {
+			return &SetupError{err, "check the file; the tables are as they were before"}
+		}
+		return nil
+	}
+	a.background("migrations of the "+name+" database", func(ctx context.Context) error { return m.migrate(ctx, a.cfg) })
+	return nil
+}
+
+func (m MigratedDatabase) migrate(ctx context.Context, cfg configs.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	db, err := m.Open(cfg)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for _, line := range m.Lines {
+		if err := db.Migrate(ctx, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// background runs a task that an engine which is not there yet makes fail, until it succeeds or the application
+// stops.
+func (a *App) background(name string, task func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	started := false
+	a.onStop(name, func(context.Context) error {
+		cancel()
+		if started {
+			<-done
+		}
+		return nil
+	})
+	a.onStart(name, func() error {
+		started = true
+		go func() {
+			defer close(done)
+			for wait := 250 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+				err := task(ctx)
+				if err == nil || ctx.Err() != nil {
+					return
+				}
+				a.log.Warn(name+" cannot be done yet", zap.Error(err), zap.Duration("again_in", wait))
+				again := time.NewTimer(wait)
+				select {
+				case <-again.C:
+				case <-ctx.Done():
+					again.Stop()
+					return
+				}
+			}
+		}()
+		return nil
+	})
+}
