@@ -394,6 +394,7 @@ func manyAtOnce(t *testing.T, setup Setup) {
 		rows++
 	}
 	var inTable int
-	require.NoError(t, e.DB.Read.Raw("SELECT COUNT(*) FROM conformance").Scan(&inTable).Error)
+	// A slow machine may void an attempt, which leaves its tombstone ("~...") and is made again.
+	require.NoError(t, e.DB.Read.Raw("SELECT COUNT(*) FROM conformance WHERE fact NOT LIKE '~%'").Scan(&inTable).Error)
 	require.Equal(t, rows, inTable)
 }
