@@ -280,7 +280,7 @@ func countStatus(t testing.TB, db *database.DB, s Status) int {
 // eventually waits for cond, which runs on the test's own goroutine and may therefore require things.
 func eventually(t testing.TB, cond func() bool, msg string) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !cond(); sleep(t.Context(), 2*time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !cond(); sleep(t.Context(), 2*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("never happened: " + msg)
 		}

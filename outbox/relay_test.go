@@ -262,7 +262,11 @@ func failEveryStatement(t *testing.T, e *engine, plain *database.DB, mode ClaimM
 	hit := map[string]bool{}
 	// Each distinct statement fails the first two times.
 	count := map[string]int{}
+	var renewals atomic.Int32
 	inject := func(op database.Op, query string) error {
+		if strings.Contains(query, "SET lease_until") {
+			renewals.Add(1)
+		}
 		if !armed.Load() || op == database.OpRollback {
 			return nil
 		}
@@ -296,12 +300,14 @@ func failEveryStatement(t *testing.T, e *engine, plain *database.DB, mode ClaimM
 		case 9, 10:
 			return Unreachable(errors.New("down"))
 		}
-		sleep(ctx, 30*time.Millisecond) // long enough for a renewal
+		if renewals.Load() < 3 {
+			sleep(ctx, 80*time.Millisecond) // a batch that is long enough for a renewal
+		}
 		return nil
 	}
 	cfg := testConfig(t, db, sink)
 	cfg.Claim, cfg.MaxRetries = mode, 50
-	cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = 240*time.Millisecond, 80*time.Millisecond, 80*time.Millisecond
+	cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = 900*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
 	write(t, plain, "A", 30)
 	// And something left over from a relay that died, to be reclaimed and buried.
 	s := newStore(plain)

@@ -83,7 +83,7 @@ func (a *App) openDatabases() error {
 		if a.orderDB, err = a.openDatabase("order", database.Options{}); err != nil {
 			return err
 		}
-		if err := a.migrateAtStart(a.orderDB, "order"); err != nil {
+		if err := a.migrateAtStart(a.orderDB, OrderDatabase()); err != nil {
 			return err
 		}
 	}
@@ -91,7 +91,7 @@ func (a *App) openDatabases() error {
 		if a.pointsDB, err = a.openDatabase("points", database.Options{}); err != nil {
 			return err
 		}
-		return a.migrateAtStart(a.pointsDB, "points")
+		return a.migrateAtStart(a.pointsDB, PointsDatabase())
 	}
 	return nil
 }
@@ -129,16 +129,6 @@ func openDatabase(cfg configs.Config, name string, o database.Options) (*databas
 }
 
 func databaseFile(cfg configs.Config, name string) string { return filepath.Join(cfg.Data, name+".db") }
-
-// OpenOrderDatabase opens the order database for a command that looks at it; it never makes one.
-func OpenOrderDatabase(cfg configs.Config) (*database.DB, error) {
-	if cfg.Database.Driver == "sqlite" {
-		if _, err := os.Stat(databaseFile(cfg, "order")); err != nil {
-			return nil, &SetupError{fmt.Errorf("there is no order database: %w", err), "run halfbox serve first, or name its folder with --data"}
-		}
-	}
-	return openDatabase(cfg, "order", database.Options{MaxOpen: 2})
-}
 
 // readyCheck adds a condition to /readyz.
 func (a *App) readyCheck(name string, ready func(ctx context.Context) error) {

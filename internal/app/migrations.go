@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,13 +21,18 @@ type MigratedDatabase struct {
 	Lines []database.Line
 }
 
-// MigratedDatabases lists the databases of the service.
-func MigratedDatabases() []MigratedDatabase {
-	return []MigratedDatabase{
-		{Name: "order", Lines: []database.Line{order.Migrations(), outbox.Migrations()}},
-		{Name: "points", Lines: []database.Line{points.Migrations()}},
-	}
+// OrderDatabase is the database of orders and of the outbox.
+func OrderDatabase() MigratedDatabase {
+	return MigratedDatabase{Name: "order", Lines: []database.Line{order.Migrations(), outbox.Migrations()}}
 }
+
+// PointsDatabase is the database of the points ledger.
+func PointsDatabase() MigratedDatabase {
+	return MigratedDatabase{Name: "points", Lines: []database.Line{points.Migrations()}}
+}
+
+// MigratedDatabases lists the databases of the service.
+func MigratedDatabases() []MigratedDatabase { return []MigratedDatabase{OrderDatabase(), PointsDatabase()} }
 
 // MigrationLines names every line.
 func MigrationLines() (names []string) {
@@ -45,19 +52,23 @@ func (m MigratedDatabase) Open(cfg configs.Config) (*database.DB, error) {
 	return openDatabase(cfg, m.Name, database.Options{MaxOpen: 2, LongStatements: true})
 }
 
+// Look opens the database for a command that changes nothing; it never makes a file.
+func (m MigratedDatabase) Look(cfg configs.Config) (*database.DB, error) {
+	if cfg.Database.Driver == "sqlite" {
+		if _, err := os.Stat(databaseFile(cfg, m.Name)); err != nil {
+			return nil, &SetupError{fmt.Errorf("there is no %s database: %w", m.Name, err), "run halfbox serve first, or name its folder with --data"}
+		}
+	}
+	return openDatabase(cfg, m.Name, database.Options{MaxOpen: 2})
+}
+
 // migrateTimeout bounds the migrations at start; another process may hold their lock for a while.
 const migrateTimeout = 10 * time.Minute
 
 // migrateAtStart brings a database's tables up to date if the configuration says so: now on SQLite, whose file is
 // there, and in the background on MySQL, which may not be reachable yet. Either way readiness waits for the tables.
-func (a *App) migrateAtStart(db *database.DB, name string) error {
-	var m MigratedDatabase
-	for _, m = range MigratedDatabases() {
-		if m.Name == name {
-			break
-		}
-	}
-	a.readyCheck(name+" database", func(ctx context.Context) error {
+func (a *App) migrateAtStart(db *database.DB, m MigratedDatabase) error {
+	a.readyCheck(m.Name+" database", func(ctx context.Context) error {
 		if err := db.Ping(ctx); err != nil {
 			return err
 		}
@@ -77,7 +88,7 @@ func (a *App) migrateAtStart(db *database.DB, name string) error {
 		}
 		return nil
 	}
-	a.background("migrations of the "+name+" database", func(ctx context.Context) error { return m.migrate(ctx, a.cfg) })
+	a.background("migrations of the "+m.Name+" database", func(ctx context.Context) error { return m.migrate(ctx, a.cfg) })
 	return nil
 }
 

@@ -46,18 +46,21 @@ func TestUsageErrors(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("http:\n  lisen: x\n"), 0o600))
 	for want, args := range map[string][]string{
-		"unknown command":           {"srv"},
-		"unknown flag":              {"serve", "--nonsense"},
-		`role "baker"`:              {"serve", "--roles", "baker"},
-		"http.listen":               {"serve", "--http", "nowhere"},
-		"HALFBOX_ALLOW_FAULTS":      {"serve", "--fault", "txmsg.after-end=kill@1"},
-		`line 2: unknown key`:       {"serve", "--config", bad},
-		"no such file":              {"broker", "--config", "/nowhere.yaml"},
-		"--status":                  {"outbox", "list", "--status", "LOST"},
-		"--limit":                   {"outbox", "list", "--limit", "0"},
-		"--output":                  {"outbox", "stats", "-o", "xml"},
-		"accepts 1 arg":             {"outbox", "show"},
-		"there is no order databas": {"outbox", "stats", "--data", t.TempDir()},
+		"unknown command":            {"srv"},
+		"unknown flag":               {"serve", "--nonsense"},
+		`role "baker"`:               {"serve", "--roles", "baker"},
+		"http.listen":                {"serve", "--http", "nowhere"},
+		"HALFBOX_ALLOW_FAULTS":       {"serve", "--fault", "txmsg.after-end=kill@1"},
+		`line 2: unknown key`:        {"serve", "--config", bad},
+		"no such file":               {"broker", "--config", "/nowhere.yaml"},
+		"--status":                   {"outbox", "list", "--status", "LOST"},
+		"--limit":                    {"outbox", "list", "--limit", "0"},
+		"--output":                   {"outbox", "stats", "-o", "xml"},
+		"accepts 1 arg":              {"outbox", "show"},
+		"there is no order databas":  {"outbox", "stats", "--data", t.TempDir()},
+		"there is no order database": {"doctor", "--data", t.TempDir()},
+		"--line":                     {"migrate", "down", "--line", "all"},
+		"--yes":                      {"migrate", "down", "--line", "outbox"},
 	} {
 		code, out, err := run(args...)
 		require.Equal(t, 2, code, args)
@@ -119,4 +122,37 @@ func TestOutboxCommands(t *testing.T) {
 	code, _, err := run("outbox", "show", "nobody", "--data", dir)
 	require.Equal(t, 1, code)
 	require.Contains(t, err, "no event record has msg_id nobody")
+}
+
+func TestMigrateAndDoctor(t *testing.T) {
+	dir := t.TempDir()
+	code, out, err := run("migrate", "up", "--data", dir)
+	require.Zero(t, code, err)
+	require.Equal(t, "order: at version 1\noutbox: at version 1\npoints: at version 1\n", out)
+	code, _, err = run("migrate", "up", "--data", dir)
+	require.Zero(t, code, err)
+
+	code, out, _ = run("doctor", "--data", dir)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "queries have theirs")
+	require.NotContains(t, out, "->")
+
+	code, out, _ = run("migrate", "down", "--data", dir, "--line", "outbox", "--yes")
+	require.Zero(t, code)
+	require.Contains(t, out, "outbox: undone 1")
+	code, out, err = run("migrate", "status", "--data", dir)
+	require.Equal(t, 1, code)
+	require.Contains(t, err, "halfbox migrate up")
+	require.Regexp(t, `outbox +1 +\S+ +pending`, out)
+	code, out, _ = run("doctor", "--data", dir, "-o", "json")
+	require.Equal(t, 1, code)
+	var findings []map[string]string
+	require.NoError(t, json.Unmarshal([]byte(out), &findings))
+	require.Contains(t, findings, map[string]string{
+		"check": "order database: tables", "verdict": "bad", "remedy": "halfbox migrate up",
+		"detail": "migration 0001_event_record.sql of outbox is not applied: run halfbox migrate up",
+	})
+	code, _, err = run("migrate", "down", "--data", dir, "--line", "outbox", "--yes")
+	require.Equal(t, 1, code)
+	require.Contains(t, err, "no migration of outbox is applied")
 }

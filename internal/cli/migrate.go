@@ -33,7 +33,7 @@ lock (GET_LOCK) lets one work and the others wait.`,
 }
 
 // forEachLine opens the databases one after the other and calls do for every line of migrations in them.
-func forEachLine(o *options, do func(db *database.DB, line database.Line) error) error {
+func forEachLine(o *options, open opener, do func(db *database.DB, line database.Line) error) error {
 	cfg, err := o.load()
 	if err != nil {
 		return err
@@ -42,15 +42,18 @@ func forEachLine(o *options, do func(db *database.DB, line database.Line) error)
 		return err
 	}
 	for _, m := range app.MigratedDatabases() {
-		if err := withDatabase(cfg, m, do); err != nil {
+		if err := withDatabase(cfg, m, open, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func withDatabase(cfg configs.Config, m app.MigratedDatabase, do func(*database.DB, database.Line) error) error {
-	db, err := m.Open(cfg)
+// opener opens a database: MigratedDatabase.Open to change it, Look to read it.
+type opener func(app.MigratedDatabase, configs.Config) (*database.DB, error)
+
+func withDatabase(cfg configs.Config, m app.MigratedDatabase, open opener, do func(*database.DB, database.Line) error) error {
+	db, err := open(m, cfg)
 	if err != nil {
 		return err
 	}
@@ -69,7 +72,7 @@ func newMigrateUp(o *options) *cobra.Command {
 		Short: "Bring every table to its newest version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return forEachLine(o, func(db *database.DB, line database.Line) error {
+			return forEachLine(o, app.MigratedDatabase.Open, func(db *database.DB, line database.Line) error {
 				if err := db.Migrate(cmd.Context(), line); err != nil {
 					return err
 				}
@@ -123,7 +126,7 @@ type migrationView struct {
 
 func migrationStatus(ctx context.Context, o *options) ([]migrationView, error) {
 	var all []migrationView
-	err := forEachLine(o, func(db *database.DB, line database.Line) error {
+	err := forEachLine(o, app.MigratedDatabase.Look, func(db *database.DB, line database.Line) error {
 		status, err := db.MigrationStatus(ctx, line)
 		for _, m := range status {
 			v := migrationView{Line: m.Line, Version: m.Version, File: m.File}
@@ -164,7 +167,7 @@ func newMigrateDown(o *options) *cobra.Command {
 			if !yes {
 				return fmt.Errorf("migrate down drops tables of %s with all their rows: add --yes to do it", name)
 			}
-			return forEachLine(o, func(db *database.DB, line database.Line) error {
+			return forEachLine(o, app.MigratedDatabase.Look, func(db *database.DB, line database.Line) error {
 				if line.Name != name {
 					return nil
 				}

@@ -45,7 +45,7 @@ func withOutbox(ctx context.Context, o *options, do func(ctx context.Context, db
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	db, err := app.OpenOrderDatabase(cfg)
+	db, err := app.OrderDatabase().Look(cfg)
 	if err != nil {
 		return err
 	}

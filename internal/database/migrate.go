@@ -65,38 +65,43 @@ func (db *DB) MigrateDown(ctx context.Context, line Line) (*Migration, error) {
 	return &Migration{Line: line.Name, Version: r.Source.Version, File: r.Source.Path}, nil
 }
 
-// MigrationStatus lists every migration of the line.
+// MigrationStatus lists every migration of the line. It only reads.
 func (db *DB) MigrationStatus(ctx context.Context, line Line) ([]Migration, error) {
 	provider, err := db.provider(line)
 	if err != nil {
 		return nil, err
 	}
-	status, err := provider.Status(ctx)
-	if err != nil {
+	var applied []struct {
+		VersionID int64
+		Tstamp    time.Time
+	}
+	err = db.Read.WithContext(ctx).Raw("SELECT version_id, tstamp FROM goose_" + line.Name + " WHERE is_applied").Scan(&applied).Error
+	if err != nil && !isNoTable(err) {
 		return nil, fmt.Errorf("migrations of %s: %w", line.Name, err)
 	}
-	all := make([]Migration, len(status))
-	for i, s := range status {
-		all[i] = Migration{Line: line.Name, Version: s.Source.Version, File: s.Source.Path, AppliedAt: s.AppliedAt.UTC()}
+	var all []Migration
+	for _, source := range provider.ListSources() {
+		m := Migration{Line: line.Name, Version: source.Version, File: source.Path}
+		for _, a := range applied {
+			if a.VersionID == m.Version {
+				m.AppliedAt = a.Tstamp.UTC()
+			}
+		}
+		all = append(all, m)
 	}
 	return all, nil
 }
 
-// CheckMigrated reports nil when the line's tables are at the version of this program or newer. It only reads.
+// CheckMigrated reports nil when the line's migrations are all applied. It only reads.
 func (db *DB) CheckMigrated(ctx context.Context, line Line) error {
-	provider, err := db.provider(line)
+	all, err := db.MigrationStatus(ctx, line)
 	if err != nil {
 		return err
 	}
-	var at int64
-	err = db.Read.WithContext(ctx).Raw("SELECT COALESCE(MAX(version_id), 0) FROM goose_" + line.Name + " WHERE is_applied").Scan(&at).Error
-	switch sources := provider.ListSources(); {
-	case isNoTable(err):
-		return fmt.Errorf("the tables of %s are not there: run halfbox migrate up", line.Name)
-	case err != nil:
-		return fmt.Errorf("migrations of %s: %w", line.Name, err)
-	case at < sources[len(sources)-1].Version:
-		return fmt.Errorf("the tables of %s are at version %d of %d: run halfbox migrate up", line.Name, at, sources[len(sources)-1].Version)
+	for _, m := range all {
+		if m.AppliedAt.IsZero() {
+			return fmt.Errorf("migration %s of %s is not applied: run halfbox migrate up", m.File, line.Name)
+		}
 	}
 	return nil
 }

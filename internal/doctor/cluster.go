@@ -1,0 +1,153 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/halfbox/halfbox/internal/remoting"
+)
+
+// cluster checks name servers, brokers, topics and the brokers' settings.
+func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
+	brokers := map[string]bool{} // masters
+	for _, ns := range c.NameServers {
+		addr := strings.TrimPrefix(ns, "http://")
+		if !r.nameServer(ctx, addr, c) {
+			continue
+		}
+		for _, topic := range c.Topics {
+			found, err := route(ctx, addr, topic, c.Credentials)
+			r.topic(topic, addr, found, err)
+			for _, b := range found {
+				brokers[b] = true
+			}
+		}
+		for _, group := range c.Groups {
+			retry := "%RETRY%" + group
+			if found, err := route(ctx, addr, retry, c.Credentials); err == nil && len(found) == 0 {
+				r.warn("topic "+retry, "not there yet", "create it before the first start: the first retry of a new group is 20 s late otherwise (mqadmin updateTopic -t '"+retry+"' -r 1 -w 1)")
+			}
+		}
+	}
+	for _, addr := range slices.Sorted(maps.Keys(brokers)) {
+		r.broker(ctx, addr, c.Credentials, times)
+	}
+}
+
+func (r *report) nameServer(ctx context.Context, addr string, c Cluster) bool {
+	_, err := remoting.Ask(ctx, addr, remoting.CodeRoute, map[string]string{"topic": "TBW102"}, c.Credentials)
+	if err != nil {
+		r.bad("name server "+addr, err.Error(), "start it, or correct rocketmq.name_servers")
+		return false
+	}
+	r.ok("name server "+addr, "answers")
+	return true
+}
+
+func (r *report) topic(topic, ns string, brokers []string, err error) {
+	check := "topic " + topic
+	switch {
+	case err != nil:
+		r.bad(check, err.Error(), "check the name server "+ns)
+	case len(brokers) == 0:
+		r.bad(check, "no broker has it", fmt.Sprintf("create it: mqadmin updateTopic -n %s -c CLUSTER -t %s", ns, topic))
+	default:
+		r.ok(check, "on %s", strings.Join(brokers, ", "))
+	}
+}
+
+// masterAddr finds the masters in a route. The body is not always JSON: name servers write {0:"host:port"} to old
+// clients.
+var masterAddr = regexp.MustCompile(`"?\b0"?:"([^",]+:\d+)"`)
+
+// route returns the masters that have a topic; none when the topic is not known.
+func route(ctx context.Context, ns, topic string, creds remoting.Credentials) ([]string, error) {
+	a, err := remoting.Ask(ctx, ns, remoting.CodeRoute, map[string]string{"topic": topic}, creds)
+	if err != nil || a.Code == remoting.CodeTopicNotExist {
+		return nil, err
+	}
+	if a.Code != remoting.CodeOK {
+		return nil, fmt.Errorf("name server answers code %d: %s", a.Code, a.Remark)
+	}
+	var masters []string
+	for _, m := range masterAddr.FindAllSubmatch(a.Body, -1) {
+		masters = append(masters, string(m[1]))
+	}
+	return masters, nil
+}
+
+// broker checks that a master is reachable from here at the address it advertises, and its transaction settings.
+func (r *report) broker(ctx context.Context, addr string, creds remoting.Credentials, times Times) {
+	check := "broker " + addr
+	a, err := remoting.Ask(ctx, addr, remoting.CodeBrokerConfig, nil, creds)
+	if err != nil {
+		host, _, _ := net.SplitHostPort(addr)
+		r.bad(check, err.Error(), "clients must reach it at the address it advertises: check that it runs, and its brokerIP1 (now "+host+")")
+		return
+	}
+	if a.Code == remoting.CodeNotSupported {
+		r.ok(check, "answers; it does not tell its settings (halfbox's own broker: see its configuration)")
+		return
+	}
+	if a.Code != remoting.CodeOK {
+		r.bad(check, fmt.Sprintf("code %d: %s", a.Code, a.Remark), "check rocketmq.access_key and secret_key")
+		return
+	}
+	r.settings(check, properties(a.Body), times)
+}
+
+// properties reads Java properties text.
+func properties(text []byte) map[string]string {
+	p := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			p[name] = value
+		}
+	}
+	return p
+}
+
+// settings checks the order in which deadlines must follow one another (docs/guarantees.md).
+func (r *report) settings(check string, p map[string]string, times Times) {
+	ms := func(name string, otherwise time.Duration) time.Duration {
+		n, err := strconv.ParseInt(p[name], 10, 64)
+		if err != nil {
+			return otherwise
+		}
+		return time.Duration(n) * time.Millisecond
+	}
+	timeout := ms("transactionTimeOut", 6*time.Second)
+	interval := ms("transactionCheckInterval", 30*time.Second)
+	batch := ms("transactionOpBatchInterval", 3*time.Second)
+	checks, err := strconv.Atoi(p["transactionCheckMax"])
+	if err != nil {
+		checks = 15
+	}
+	total := time.Duration(checks) * interval
+	problems := 0
+	require := func(holds bool, detail, remedy string) {
+		if !holds {
+			problems++
+			r.bad(check+": transactions", detail, remedy)
+		}
+	}
+	require(times.Local < timeout, fmt.Sprintf("txmsg.local_timeout (%v) is not below transactionTimeOut (%v)", times.Local, timeout),
+		"lower txmsg.local_timeout, or raise transactionTimeOut: checks would come while healthy transactions run")
+	require(timeout <= times.Grace, fmt.Sprintf("transactionTimeOut (%v) is above checkback.grace (%v)", timeout, times.Grace),
+		"raise checkback.grace: the first check would void transactions that are still running")
+	require(times.Grace < total, fmt.Sprintf("checkback.grace (%v) is not below transactionCheckMax x transactionCheckInterval (%v)", times.Grace, total),
+		"lower checkback.grace: the broker would give up before it has an answer")
+	require(timeout > batch, fmt.Sprintf("transactionTimeOut (%v) is not above transactionOpBatchInterval (%v)", timeout, batch),
+		"lower transactionOpBatchInterval: the broker would check committed messages again and deliver them twice")
+	require(p["rejectTransactionMessage"] != "true", "rejectTransactionMessage=true", "set it to false: this broker takes no half messages")
+	if problems == 0 {
+		r.ok(check+": transactions", "first check after %v, then every %v, %d times", timeout, interval, checks)
+	}
+}

@@ -1,0 +1,142 @@
+// Package remoting asks RocketMQ name servers and brokers the administrative questions that rocketmq-client-go has no
+// call for. One question is one connection; it is meant for tools, not for traffic.
+package remoting
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha1" // what RocketMQ's ACL asks for
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"time"
+)
+
+// The request codes that are asked here.
+const (
+	CodeBrokerConfig = 26
+	CodeRoute        = 105
+)
+
+// The response codes that mean something here.
+const (
+	CodeOK            = 0
+	CodeNotSupported  = 3
+	CodeTopicNotExist = 17
+)
+
+const (
+	maxFrame = 32 << 20
+	// protocolVersion is the one that rocketmq-client-go sends.
+	protocolVersion = 317
+)
+
+// Credentials sign a request for a cluster with access control; empty for one without.
+type Credentials struct{ AccessKey, SecretKey string }
+
+// Answer is what a server answered.
+type Answer struct {
+	Code   int
+	Remark string
+	Ext    map[string]string
+	Body   []byte
+}
+
+type header struct {
+	Code      int               `json:"code"`
+	Flag      int               `json:"flag"`
+	Language  string            `json:"language"`
+	Version   int               `json:"version"`
+	Opaque    int32             `json:"opaque"`
+	Remark    string            `json:"remark,omitempty"`
+	ExtFields map[string]string `json:"extFields,omitempty"`
+}
+
+// Ask sends one request without a body to addr (host:port) and returns the answer. An answer with an error code is an
+// answer, not an error. ctx bounds everything; without a deadline 5 s do.
+func Ask(ctx context.Context, addr string, code int, ext map[string]string, creds Credentials) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return Answer{}, err
+	}
+	request, err := encode(header{Code: code, Language: "GO", Version: protocolVersion, Opaque: 1, ExtFields: sign(ext, creds)})
+	if err != nil {
+		return Answer{}, err
+	}
+	if _, err := conn.Write(request); err != nil {
+		return Answer{}, fmt.Errorf("ask %s: %w", addr, err)
+	}
+	answer, err := read(conn)
+	if err != nil {
+		return Answer{}, fmt.Errorf("answer of %s: %w", addr, err)
+	}
+	return answer, nil
+}
+
+func encode(h header) ([]byte, error) {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	frame := make([]byte, 8, 8+len(text))
+	binary.BigEndian.PutUint32(frame, uint32(4+len(text)))
+	binary.BigEndian.PutUint32(frame[4:], uint32(len(text))) // the high byte 0 says JSON
+	return append(frame, text...), nil
+}
+
+func read(r io.Reader) (Answer, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return Answer{}, err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n < 4 || n > maxFrame {
+		return Answer{}, fmt.Errorf("not RocketMQ's protocol: frame of %d bytes", n)
+	}
+	frame := make([]byte, n)
+	if _, err := io.ReadFull(r, frame); err != nil {
+		return Answer{}, err
+	}
+	word := binary.BigEndian.Uint32(frame)
+	length := word & 0xFFFFFF
+	if word>>24 != 0 || 4+length > n {
+		return Answer{}, errors.New("not RocketMQ's protocol: header is not JSON")
+	}
+	var h header
+	if err := json.Unmarshal(frame[4:4+length], &h); err != nil {
+		return Answer{}, fmt.Errorf("not RocketMQ's protocol: %w", err)
+	}
+	return Answer{Code: h.Code, Remark: h.Remark, Ext: h.ExtFields, Body: frame[4+length:]}, nil
+}
+
+// sign adds the signature that RocketMQ's access control wants: an HMAC-SHA1 over the values in the order of their
+// names.
+func sign(ext map[string]string, creds Credentials) map[string]string {
+	if creds.AccessKey == "" {
+		return ext
+	}
+	signed := maps.Clone(ext)
+	if signed == nil {
+		signed = map[string]string{}
+	}
+	signed["AccessKey"] = creds.AccessKey
+	mac := hmac.New(sha1.New, []byte(creds.SecretKey))
+	for _, name := range slices.Sorted(maps.Keys(signed)) {
+		mac.Write([]byte(signed[name]))
+	}
+	signed["Signature"] = base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	return signed
+}
