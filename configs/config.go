@@ -60,6 +60,7 @@ type RocketMQ struct {
 	SecretKey        Secret   `yaml:"secret_key" env:"SECRET_KEY"`
 	SecretKeyFile    string   `yaml:"secret_key_file" env:"SECRET_KEY_FILE"`
 	OrderTopic       string   `yaml:"order_topic" env:"ORDER_TOPIC"`
+	CreateTopics     bool     `yaml:"create_topics" env:"CREATE_TOPICS"`
 	TransactionGroup string   `yaml:"transaction_group" env:"TRANSACTION_GROUP"`
 	RelayGroup       string   `yaml:"relay_group" env:"RELAY_GROUP"`
 	PointsGroup      string   `yaml:"points_group" env:"POINTS_GROUP"`

@@ -119,7 +119,7 @@ func New(o Options) (_ *App, err error) {
 	}()
 	// The order is that of starting; stopping goes the other way.
 	for _, open := range []func() error{
-		a.openData, a.openBroker, a.openDatabases, a.openPoints, a.openRelay, a.openAPI, a.openListeners,
+		a.openData, a.openBroker, a.openTopics, a.openDatabases, a.openPoints, a.openRelay, a.openAPI, a.openListeners,
 	} {
 		if err := open(); err != nil {
 			return nil, err

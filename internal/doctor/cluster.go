@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +22,7 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 			continue
 		}
 		for _, topic := range c.Topics {
-			found, err := route(ctx, addr, topic, c.Credentials)
+			found, err := remoting.Route(ctx, addr, topic, c.Credentials)
 			r.topic(topic, addr, found, err)
 			for _, b := range found {
 				brokers[b] = true
@@ -31,7 +30,7 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 		}
 		for _, group := range c.Groups {
 			retry := "%RETRY%" + group
-			if found, err := route(ctx, addr, retry, c.Credentials); err == nil && len(found) == 0 {
+			if found, err := remoting.Route(ctx, addr, retry, c.Credentials); err == nil && len(found) == 0 {
 				r.warn("topic "+retry, "not there yet", "create it before the first start: the first retry of a new group is 20 s late otherwise (mqadmin updateTopic -t '"+retry+"' -r 1 -w 1)")
 			}
 		}
@@ -61,26 +60,6 @@ func (r *report) topic(topic, ns string, brokers []string, err error) {
 	default:
 		r.ok(check, "on %s", strings.Join(brokers, ", "))
 	}
-}
-
-// masterAddr finds the masters in a route. The body is not always JSON: name servers write {0:"host:port"} to old
-// clients.
-var masterAddr = regexp.MustCompile(`"?\b0"?:"([^",]+:\d+)"`)
-
-// route returns the masters that have a topic; none when the topic is not known.
-func route(ctx context.Context, ns, topic string, creds remoting.Credentials) ([]string, error) {
-	a, err := remoting.Ask(ctx, ns, remoting.CodeRoute, map[string]string{"topic": topic}, creds)
-	if err != nil || a.Code == remoting.CodeTopicNotExist {
-		return nil, err
-	}
-	if a.Code != remoting.CodeOK {
-		return nil, fmt.Errorf("name server answers code %d: %s", a.Code, a.Remark)
-	}
-	var masters []string
-	for _, m := range masterAddr.FindAllSubmatch(a.Body, -1) {
-		masters = append(masters, string(m[1]))
-	}
-	return masters, nil
 }
 
 // broker checks that a master is reachable from here at the address it advertises, and its transaction settings.

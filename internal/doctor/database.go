@@ -150,7 +150,7 @@ func (r *report) plans(ctx context.Context, name string, d Database) {
 
 // usableIndexes names the indexes that the optimizer considers: on an empty table it may choose to use none.
 func usableIndexes(ctx context.Context, db *database.DB, query string) (string, error) {
-	column, explain := "possible_keys", "EXPLAIN "
+	column, explain := "possible_keys", "EXPLAIN FORMAT=TRADITIONAL "
 	if db.Dialect == database.SQLite {
 		column, explain = "detail", "EXPLAIN QUERY PLAN "
 	}

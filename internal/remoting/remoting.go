@@ -20,8 +20,10 @@ import (
 
 // The request codes that are asked here.
 const (
+	CodeUpdateTopic  = 17
 	CodeBrokerConfig = 26
 	CodeRoute        = 105
+	CodeClusterInfo  = 106
 )
 
 // The response codes that mean something here.

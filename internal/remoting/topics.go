@@ -1,0 +1,70 @@
+package remoting
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// masterAddr finds the masters (broker id 0) in a route or a cluster's description. These are not always JSON: name
+// servers write {0:"host:port"} to old clients.
+var masterAddr = regexp.MustCompile(`[{,]"?0"?:"([^",]+:\d+)"`)
+
+// Route returns the addresses of the masters that have a topic; none when the name server does not know it.
+func Route(ctx context.Context, nameServer, topic string, creds Credentials) ([]string, error) {
+	a, err := Ask(ctx, nameServer, CodeRoute, map[string]string{"topic": topic}, creds)
+	if err != nil || a.Code == CodeTopicNotExist {
+		return nil, err
+	}
+	return masters(a)
+}
+
+// Masters returns the addresses of every master that the name server knows.
+func Masters(ctx context.Context, nameServer string, creds Credentials) ([]string, error) {
+	a, err := Ask(ctx, nameServer, CodeClusterInfo, nil, creds)
+	if err != nil {
+		return nil, err
+	}
+	return masters(a)
+}
+
+func masters(a Answer) ([]string, error) {
+	if a.Code != CodeOK {
+		return nil, fmt.Errorf("name server answers code %d: %s", a.Code, a.Remark)
+	}
+	found := map[string]bool{}
+	for _, m := range masterAddr.FindAllSubmatch(a.Body, -1) {
+		found[string(m[1])] = true
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// EnsureTopic creates a topic on every master unless it has a route already.
+func EnsureTopic(ctx context.Context, nameServer, topic string, queues int, creds Credentials) error {
+	if has, err := Route(ctx, nameServer, topic, creds); err != nil || len(has) > 0 {
+		return err
+	}
+	brokers, err := Masters(ctx, nameServer, creds)
+	if err != nil {
+		return err
+	}
+	if len(brokers) == 0 {
+		return fmt.Errorf("create topic %s: name server %s knows no broker yet", topic, nameServer)
+	}
+	for _, addr := range brokers {
+		a, err := Ask(ctx, addr, CodeUpdateTopic, map[string]string{
+			"topic": topic, "defaultTopic": "TBW102", "readQueueNums": strconv.Itoa(queues), "writeQueueNums": strconv.Itoa(queues),
+			"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+		}, creds)
+		if err != nil {
+			return fmt.Errorf("create topic %s: %w", topic, err)
+		}
+		if a.Code != CodeOK {
+			return fmt.Errorf("create topic %s: broker %s answers code %d: %s", topic, addr, a.Code, a.Remark)
+		}
+	}
+	return nil
+}
