@@ -32,7 +32,9 @@ func PointsDatabase() MigratedDatabase {
 }
 
 // MigratedDatabases lists the databases of the service.
-func MigratedDatabases() []MigratedDatabase { return []MigratedDatabase{OrderDatabase(), PointsDatabase()} }
+func MigratedDatabases() []MigratedDatabase {
+	return []MigratedDatabase{OrderDatabase(), PointsDatabase()}
+}
 
 // MigrationLines names every line.
 func MigrationLines() (names []string) {
