@@ -240,7 +240,7 @@ func TestPanicIsUnknown(t *testing.T) {
 	for name, r := range map[string]fake{
 		"in Find": {find: func() (checkback.Finding, error) { panic("out of cheese") }},
 		"in Bury": {find: absent, bury: func() error { panic(errors.New("out of cheese")) }},
-		"nil map": {find: func() (checkback.Finding, error) { var m map[string]int; m["x"] = 1; return checkback.Committed, nil }},
+		"nil map": {find: func() (checkback.Finding, error) { return checkback.Absent, writeNil(nil) }},
 	} {
 		c := checkerOf(t, r)
 		require.Equal(t, checkback.Unknown, c.Check(t.Context(), half(newAttempt(t), "X", time.Hour)), name)
@@ -281,4 +281,10 @@ func TestNewRefuses(t *testing.T) {
 	require.NoError(t, err)
 	_, err = checkback.New(cfg)
 	require.Error(t, err, "one registry, one checker")
+}
+
+// writeNil panics as a programming error does.
+func writeNil(m map[string]int) error {
+	m["x"] = 1
+	return nil
 }

@@ -100,9 +100,12 @@ func (s limitedSink) BatchLimit() (int, int) { return s.records, s.bytes }
 func TestChunk(t *testing.T) {
 	t.Parallel()
 	rows := []row{
-		{id: 1, rec: Record{Destination: "a", Payload: make([]byte, 6)}}, {id: 2, rec: Record{Destination: "b", Payload: make([]byte, 6)}},
-		{id: 3, rec: Record{Destination: "a", Payload: make([]byte, 6)}, retries: 1}, {id: 4, rec: Record{Destination: "a", Payload: make([]byte, 4)}},
-		{id: 5, rec: Record{Destination: "a", Payload: make([]byte, 1)}}, {id: 6, rec: Record{Destination: "b", Payload: make([]byte, 50)}},
+		{id: 1, rec: Record{Destination: "a", Payload: make([]byte, 6)}},
+		{id: 2, rec: Record{Destination: "b", Payload: make([]byte, 6)}},
+		{id: 3, rec: Record{Destination: "a", Payload: make([]byte, 6)}, retries: 1},
+		{id: 4, rec: Record{Destination: "a", Payload: make([]byte, 4)}},
+		{id: 5, rec: Record{Destination: "a", Payload: make([]byte, 1)}},
+		{id: 6, rec: Record{Destination: "b", Payload: make([]byte, 50)}},
 	}
 	cut := func(s Sink) (out [][]int64) {
 		for _, c := range chunk(rows, s, func(r row) bool { return r.retries > 0 }) {

@@ -125,10 +125,18 @@ func (c RelayConfig) validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"Lease", c.Lease}, {"SendTimeout", c.SendTimeout}, {"StatementTimeout", c.StatementTimeout},
-		{"ReclaimInterval", c.ReclaimInterval}, {"BackoffBase", c.BackoffBase}, {"BackoffCap", c.BackoffCap},
-		{"PollMin", c.PollMin}, {"PollMax", c.PollMax}, {"TimeoutWindow", c.TimeoutWindow},
-		{"Breaker.OpenMin", c.Breaker.OpenMin}, {"Breaker.OpenMax", c.Breaker.OpenMax}, {"StatsInterval", c.StatsInterval},
+		{"Lease", c.Lease},
+		{"SendTimeout", c.SendTimeout},
+		{"StatementTimeout", c.StatementTimeout},
+		{"ReclaimInterval", c.ReclaimInterval},
+		{"BackoffBase", c.BackoffBase},
+		{"BackoffCap", c.BackoffCap},
+		{"PollMin", c.PollMin},
+		{"PollMax", c.PollMax},
+		{"TimeoutWindow", c.TimeoutWindow},
+		{"Breaker.OpenMin", c.Breaker.OpenMin},
+		{"Breaker.OpenMax", c.Breaker.OpenMax},
+		{"StatsInterval", c.StatsInterval},
 	} {
 		// The database counts in milliseconds on SQLite; nothing here needs less.
 		if d.value < time.Millisecond {

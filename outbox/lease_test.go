@@ -92,7 +92,7 @@ func TestTailIsGivenBack(t *testing.T) {
 		r := newTestRelay(t, cfg)
 		mustOnce(t, r)
 		sent := countStatus(t, plain, StatusSuccess)
-		require.Greater(t, sent, 0)
+		require.Positive(t, sent)
 		require.Less(t, sent, 10)
 		require.Equal(t, 10-sent, countStatus(t, plain, StatusWait), "the tail waits, nothing hangs in SENDING")
 		for _, got := range entries(t, plain) {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -101,13 +102,12 @@ func (m MigratedDatabase) migrate(ctx context.Context, cfg configs.Config) error
 	if err != nil {
 		return err
 	}
-	defer db.Close()
 	for _, line := range m.Lines {
-		if err := db.Migrate(ctx, line); err != nil {
-			return err
+		if err = db.Migrate(ctx, line); err != nil {
+			break
 		}
 	}
-	return nil
+	return errors.Join(err, db.Close())
 }
 
 // background runs a task that an engine which is not there yet makes fail, until it succeeds or the application

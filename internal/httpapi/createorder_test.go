@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +21,7 @@ func FuzzDecodeCreateOrder(f *testing.F) {
 		req, err := decodeCreateOrder(body)
 		if err != nil {
 			var p *problem
-			require.True(t, errors.As(err, &p), "%T", err)
+			require.ErrorAs(t, err, &p)
 			require.Equal(t, 400, p.Status)
 			require.LessOrEqual(t, len(p.Field), 67)
 			return

@@ -178,7 +178,7 @@ func TestBrokersAnswersAreClassified(t *testing.T) {
 		err := send(t, s, 5*time.Second, record(1), record(2))
 		require.Error(t, err)
 		for _, class := range []error{outbox.ErrRefused, outbox.ErrUnreachable, outbox.ErrTimeout} {
-			require.Equal(t, class == want, errors.Is(err, class), "code %d: %v", answer, err)
+			require.Equal(t, errors.Is(class, want), errors.Is(err, class), "code %d: %v", answer, err)
 		}
 	}
 }
@@ -301,7 +301,10 @@ func TestProbe(t *testing.T) {
 func TestConfigIsValidated(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []Config{
-		{}, {Name: "main"}, {Name: "main", Group: "g"}, {Name: "main", Group: "g", NameServers: []string{"nonsense"}},
+		{},
+		{Name: "main"},
+		{Name: "main", Group: "g"},
+		{Name: "main", Group: "g", NameServers: []string{"nonsense"}},
 		{Name: "main", Group: "g", NameServers: []string{"127.0.0.1:1"}, MaxBatch: -1},
 	} {
 		_, err := New(cfg)
