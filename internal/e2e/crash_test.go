@@ -16,6 +16,10 @@ import (
 // Each crash point in turn: the process kills itself there, starts again, and every order is credited exactly once.
 func TestCrashPoints(t *testing.T) {
 	t.Parallel()
+	onEachSite(t, crashPoints)
+}
+
+func crashPoints(t *testing.T, s *site) {
 	for point, expect := range map[string]struct {
 		nth   int
 		voids bool // a half was rolled back by its check
@@ -30,10 +34,10 @@ func TestCrashPoints(t *testing.T) {
 	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			data := t.TempDir()
+			s := s.another(t)
 			all := wishes(8, everyTxmsg)
 			allow := []string{faults.AllowVariable + "=1"}
-			p := serve(t, data, allow, "--fault", fmt.Sprintf("%s=kill@%d", point, expect.nth))
+			p := s.serve(t, allow, "--fault", fmt.Sprintf("%s=kill@%d", point, expect.nth))
 			require.NotNil(t, p)
 			for _, w := range all { // one at a time: which order meets the crash is certain
 				if _, err := w.post(p.api); err != nil {
@@ -47,12 +51,12 @@ func TestCrashPoints(t *testing.T) {
 			}
 			require.True(t, p.killed())
 
-			p = serve(t, data, nil)
+			p = s.serve(t, nil)
 			require.NotNil(t, p)
 			for _, w := range all {
 				w.fulfil(t, p.api)
 			}
-			b := requireWhole(t, data, p, all)
+			b := s.requireWhole(t, p, all)
 			require.Equal(t, expect.voids, b.voids > 0, "tombstones: %d", b.voids)
 		})
 	}
@@ -61,26 +65,29 @@ func TestCrashPoints(t *testing.T) {
 // The process that answers a check dies before its answer leaves; the next one is asked again.
 func TestCrashBeforeCheckAnswer(t *testing.T) {
 	t.Parallel()
-	data := t.TempDir()
+	onEachSite(t, crashBeforeCheckAnswer)
+}
+
+func crashBeforeCheckAnswer(t *testing.T, s *site) {
 	all := wishes(3, everyTxmsg)
 	allow := []string{faults.AllowVariable + "=1"}
-	p := serve(t, data, allow, "--fault", faults.TxmsgAfterLocalCommit+"=kill@3")
+	p := s.serve(t, allow, "--fault", faults.TxmsgAfterLocalCommit+"=kill@3")
 	require.NotNil(t, p)
 	for _, w := range all {
 		_, _ = w.post(p.api)
 	}
 	<-p.exited
 	// It may die before it says that it is ready.
-	if p = serve(t, data, allow, "--fault", faults.CheckbackBeforeAnswer+"=kill@1"); p != nil {
+	if p = s.serve(t, allow, "--fault", faults.CheckbackBeforeAnswer+"=kill@1"); p != nil {
 		<-p.exited
 		require.True(t, p.killed())
 	}
-	p = serve(t, data, nil)
+	p = s.serve(t, nil)
 	require.NotNil(t, p)
 	for _, w := range all {
 		w.fulfil(t, p.api)
 	}
-	b := requireWhole(t, data, p, all)
+	b := s.requireWhole(t, p, all)
 	require.Zero(t, b.voids, "a committed order was voided")
 }
 
@@ -88,14 +95,13 @@ func TestCrashBeforeCheckAnswer(t *testing.T) {
 // repeat their key until they have an answer.
 func TestKillWhileRequestsAreInFlight(t *testing.T) {
 	t.Parallel()
-	const seed = 20261129
-	drill(t, seed, 300, everyTxmsg)
+	onEachSite(t, killWhileRequestsAreInFlight)
 }
 
-func drill(t *testing.T, seed uint64, orders int, delivery func(int) string) {
+func killWhileRequestsAreInFlight(t *testing.T, s *site) {
+	const seed, orders = 20261129, 300
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	data := t.TempDir()
-	all := wishes(orders, delivery)
+	all := wishes(orders, everyTxmsg)
 	// Every round arms a seeded crash point, so that halves are certainly open at some of the deaths, and kills the
 	// process from outside after a seeded number of answers if that comes first.
 	points := append(faults.Points(), "")
@@ -107,12 +113,12 @@ func drill(t *testing.T, seed uint64, orders int, delivery func(int) string) {
 			args = []string{"--fault", fmt.Sprintf("%s=kill@%d", point, 1+rnd.IntN(30))}
 		}
 		after := 5 + rnd.IntN(60)
-		if p := serve(t, data, allow, args...); p != nil { // else it died before it was ready
+		if p := s.serve(t, allow, args...); p != nil { // else it died before it was ready
 			pending = sendUntilKilled(p, pending, after)
 			p.kill()
 		}
 	}
-	p := serve(t, data, nil)
+	p := s.serve(t, nil)
 	require.NotNil(t, p)
 	t.Logf("seed %d: %d orders, killed %d times", seed, orders, rounds)
 	seen := map[string]string{}
@@ -121,7 +127,7 @@ func drill(t *testing.T, seed uint64, orders int, delivery func(int) string) {
 		require.Empty(t, seen[a.OrderNo], "order %s answers two keys", a.OrderNo)
 		seen[a.OrderNo] = w.Key
 	}
-	requireWhole(t, data, p, all)
+	s.requireWhole(t, p, all)
 }
 
 // sendUntilKilled sends from eight clients at once and kills the process after so many answers, while the other

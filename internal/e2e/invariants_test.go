@@ -2,15 +2,12 @@ package e2e
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/halfbox/halfbox/internal/database"
 )
 
-// books is what the two databases say, read straight from their files.
+// books is what the two databases say.
 type books struct {
 	orders  map[string]orderRow // by order_no, tombstones left out
 	records []recordRow
@@ -35,30 +32,22 @@ type recordRow struct {
 	Type    string
 }
 
-func readBooks(t testing.TB, data string) books {
+func (s *site) readBooks(t testing.TB) books {
 	t.Helper()
 	b := books{orders: map[string]orderRow{}, balance: map[int64]int64{}}
 	var orders []orderRow
-	query(t, data, "order", "SELECT order_no, user_id, amount_cents, msg_id, delivery, idempotency_key FROM t_order WHERE status <> 'VOID'", &orders)
+	s.query(t, "order", "SELECT order_no, user_id, amount_cents, msg_id, delivery, idempotency_key FROM t_order WHERE status <> 'VOID'", &orders)
 	for _, o := range orders {
 		b.orders[o.OrderNo] = o
 	}
-	query(t, data, "order", "SELECT COUNT(*) FROM t_order WHERE status = 'VOID'", &b.voids)
-	query(t, data, "points", "SELECT order_no, msg_id, user_id, points, type FROM t_points_record", &b.records)
+	s.query(t, "order", "SELECT COUNT(*) FROM t_order WHERE status = 'VOID'", &b.voids)
+	s.query(t, "points", "SELECT order_no, msg_id, user_id, points, type FROM t_points_record", &b.records)
 	var accounts []struct{ UserID, Balance int64 }
-	query(t, data, "points", "SELECT user_id, balance FROM t_points_account", &accounts)
+	s.query(t, "points", "SELECT user_id, balance FROM t_points_account", &accounts)
 	for _, a := range accounts {
 		b.balance[a.UserID] = a.Balance
 	}
 	return b
-}
-
-func query(t testing.TB, data, name, sql string, into any) {
-	t.Helper()
-	db, err := database.OpenSQLite(filepath.Join(data, name+".db"), database.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, db.Close()) }()
-	require.NoError(t, db.Read.Raw(sql).Scan(into).Error)
 }
 
 // violations lists what breaks I1 (every order credited exactly once), I2 (no points without an order) and I4
@@ -91,26 +80,28 @@ func (b books) violations() (broken []string) {
 }
 
 // requireWhole waits until every order is credited and no half message is open, then stops the process and checks
-// all invariants on the files at rest.
-func requireWhole(t testing.TB, data string, p *process, all []wish) books {
+// all invariants on the databases at rest.
+func (s *site) requireWhole(t testing.TB, p *process, all []wish) books {
 	t.Helper()
-	requireSettled(t, data)
-	require.Eventually(t, func() bool { return metric(t, p, "halfbox_broker_half_open") == 0 }, wait, tick, "half messages stay open")
+	s.requireSettled(t)
+	if s.embedded() {
+		require.Eventually(t, func() bool { return metric(t, p, "halfbox_broker_half_open") == 0 }, wait, tick, "half messages stay open")
+	}
 	require.Zero(t, p.stop(t))
-	return requireBooks(t, data, all)
+	return s.requireBooks(t, all)
 }
 
 // requireSettled waits until the books are in order.
-func requireSettled(t testing.TB, data string) {
+func (s *site) requireSettled(t testing.TB) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(readBooks(t, data).violations()) == 0 }, wait, 5*tick,
-		"the books do not settle: %v", lazy(func() string { return fmt.Sprint(readBooks(t, data).violations()) }))
+	require.Eventually(t, func() bool { return len(s.readBooks(t).violations()) == 0 }, wait, 10*tick,
+		"the books do not settle: %v", lazy(func() string { return fmt.Sprint(s.readBooks(t).violations()) }))
 }
 
-// requireBooks checks the invariants on files at rest, and that every wish has its one order.
-func requireBooks(t testing.TB, data string, all []wish) books {
+// requireBooks checks the invariants on databases at rest, and that every wish has its one order.
+func (s *site) requireBooks(t testing.TB, all []wish) books {
 	t.Helper()
-	b := readBooks(t, data)
+	b := s.readBooks(t)
 	require.Empty(t, b.violations())
 	byKey := map[string]int{}
 	for _, o := range b.orders {

@@ -26,8 +26,8 @@ func TestOutagesAndKills(t *testing.T) {
 	t.Parallel()
 	const seed, orders = 20261130, 1000
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	c := startCluster(t)
-	relay := c.relay(t)
+	c := startCluster(t, embeddedSite(t))
+	relay := c.role(t, "relay")
 	require.NotNil(t, relay)
 	all := wishes(orders, alternating)
 	crowd := newCrowd(c.api.api, all)
@@ -38,13 +38,13 @@ func TestOutagesAndKills(t *testing.T) {
 		switch victim := []string{"api", "relay", "broker"}[rnd.IntN(3)]; victim {
 		case "api":
 			c.api.kill()
-			c.api = serve(t, c.data, c.env, "--roles", "api,points")
+			c.api = c.role(t, "api,points")
 			require.NotNil(t, c.api)
 			crowd.api.Store(c.api.api)
 			kills[victim]++
 		case "relay":
 			relay.kill()
-			relay = c.relay(t)
+			relay = c.role(t, "relay")
 			require.NotNil(t, relay)
 			kills[victim]++
 		case "broker":
@@ -52,7 +52,7 @@ func TestOutagesAndKills(t *testing.T) {
 			// Orders go on without it: by the outbox, and by the fallback.
 			next += 10 + rnd.IntN(40)
 			crowd.await(t, min(next, orders))
-			c.broker = serveBroker(t, c.data, c.broker.broker)
+			c.broker = c.serveBroker(t, c.broker.broker)
 			kills[victim]++
 		}
 	}
@@ -62,7 +62,7 @@ func TestOutagesAndKills(t *testing.T) {
 
 	// A fresh process is known to the broker within seconds; one that outlived the broker is so after up to 30.
 	require.Zero(t, c.api.stop(t))
-	c.api = serve(t, c.data, c.env, "--roles", "api,points")
+	c.api = c.role(t, "api,points")
 	require.NotNil(t, c.api)
 	seen := map[string]string{}
 	for _, w := range all {
@@ -70,11 +70,11 @@ func TestOutagesAndKills(t *testing.T) {
 		require.Empty(t, seen[a.OrderNo])
 		seen[a.OrderNo] = w.Key
 	}
-	requireSettled(t, c.data)
+	c.requireSettled(t)
 	require.Eventually(t, func() bool { s := c.statuses(t); return len(s) == 1 && s["SUCCESS"] > 0 }, wait, tick, "event records are left over")
 	require.Zero(t, relay.stop(t))
 	require.Zero(t, c.api.stop(t))
-	requireBooks(t, c.data, all)
+	c.requireBooks(t, all)
 }
 
 // crowd is eight clients that work through a list of wishes.

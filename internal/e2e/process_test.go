@@ -46,18 +46,6 @@ const (
 	tick = 10 * time.Millisecond
 )
 
-// quick are settings that make the broker ask soon.
-func quick() []string {
-	return []string{
-		"HALFBOX_BROKER_LISTEN=127.0.0.1:0",
-		"HALFBOX_BROKER_TRANSACTION_TIMEOUT=1s", "HALFBOX_BROKER_CHECK_INTERVAL=500ms", "HALFBOX_CHECKBACK_GRACE=1s",
-		// The client registers again up to 30 s after a restart of the broker, which must not run out of checks by then.
-		"HALFBOX_BROKER_CHECK_MAX=1000",
-		"HALFBOX_TXMSG_HALF_TIMEOUT=500ms", "HALFBOX_TXMSG_LOCAL_TIMEOUT=900ms",
-		"HALFBOX_OUTBOX_LEASE=1500ms", "HALFBOX_OUTBOX_SEND_TIMEOUT=500ms", "HALFBOX_OUTBOX_RECLAIM_INTERVAL=250ms",
-	}
-}
-
 // process is one run of the program.
 type process struct {
 	cmd    *exec.Cmd
@@ -122,22 +110,6 @@ func launch(t testing.TB, env []string, args ...string) (p *process, ready <-cha
 		}
 	})
 	return p, seen
-}
-
-// serve starts "halfbox serve" on a data folder and waits until it is ready. It returns nil when the process died
-// before, which only armed crash points may do.
-func serve(t testing.TB, data string, env []string, args ...string) *process {
-	t.Helper()
-	args = append([]string{"serve", "--data", data, "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-	return awaitReady(t, append(quick(), env...), args...)
-}
-
-// serveBroker starts "halfbox broker" on an address, which may be that of an earlier one.
-func serveBroker(t testing.TB, data, addr string) *process {
-	t.Helper()
-	p := awaitReady(t, quick(), "broker", "--data", data, "--listen", addr)
-	require.NotNil(t, p)
-	return p
 }
 
 func awaitReady(t testing.TB, env []string, args ...string) *process {
