@@ -178,7 +178,7 @@ func (pl *pull) answer(b *Broker, code int, next int64, body []byte) {
 	pl.r.answer(code, "", map[string]string{
 		"nextBeginOffset":      strconv.FormatInt(next, 10),
 		"minOffset":            strconv.FormatInt(rng.min, 10),
-		"maxOffset":            strconv.FormatInt(max(rng.max, next), 10),
+		"maxOffset":            strconv.FormatInt(rng.max, 10),
 		"suggestWhichBrokerId": "0",
 	}, body)
 }

@@ -47,11 +47,14 @@ func (s *store) read(key queueKey, from int64, maxCount, maxBytes int, match fun
 	return res, err
 }
 
-// scan visits index entries in order until visit returns false.
+// scan visits index entries in order until visit returns false or the published end of the queue is reached. What a
+// commit under way has written is visible in the file before its fsync and before the queue's new end is known: a
+// consumer that was handed such a message would hold an offset past the end, or a message that a power cut takes back.
 func (s *store) scan(key queueKey, from int64, visit func(tx *bbolt.Tx, offset int64, entry []byte) (bool, error)) error {
+	end := s.queueRange(key).max
 	return s.view(func(tx *bbolt.Tx) error {
 		c := tx.Bucket([]byte("index")).Cursor()
-		for k, v := c.Seek(key.at(max(from, 0))); key.has(k); k, v = c.Next() {
+		for k, v := c.Seek(key.at(max(from, 0))); key.has(k) && offsetOf(k) < end; k, v = c.Next() {
 			if len(v) < 24 {
 				return fmt.Errorf("index entry of %d bytes", len(v))
 			}

@@ -96,7 +96,7 @@ func frozenRelayOverwritesNothing(t *testing.T, s *site) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, s.another(t))
-			// It reclaims nothing meanwhile: frozen in that statement it would hold SQLite's one write lock.
+			// It reclaims nothing: if it froze in that statement it would hold SQLite's one write lock.
 			frozen := c.serve(t, append(c.extra, "HALFBOX_OUTBOX_RECLAIM_INTERVAL=1h"), "--roles", "relay", "--fault", point+"=freeze@1")
 			require.NotNil(t, frozen)
 			all := wishes(3, everyOutbox)

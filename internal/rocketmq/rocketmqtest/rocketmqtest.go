@@ -34,6 +34,7 @@ func knownLeaks() []goleak.Option {
 		goleak.IgnoreAnyFunction(client + "internal.(*rmqClient).RebalanceImmediately"),
 		// A pull that the broker has parked goes on waiting for its answer, up to 30 s, on a closed connection.
 		goleak.IgnoreAnyFunction(client + "consumer.(*pushConsumer).pullMessage"),
+		goleak.IgnoreAnyFunction(client + "consumer.(*defaultPullConsumer).pullMessage"),
 		// The reader of a name server connection ends with the read timeout, 120 s.
 		goleak.IgnoreAnyFunction(client + "internal/remote.(*remotingClient).receiveResponse"),
 		// A cache of the client's consumer package, made when that package is loaded.
