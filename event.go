@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/uuid"
@@ -78,10 +80,26 @@ const (
 // Such a message can never be handled: it belongs to the dead letters.
 var ErrBadEnvelope = errors.New("halfbox: not a valid event envelope")
 
-// Encode returns the body of ev sent as message msgID: a CloudEvents 1.0 event in the JSON format.
-func Encode(ev Event, msgID string) ([]byte, error) {
+// validate checks what every strategy and every sink can carry. Type and Subject become message properties: RocketMQ
+// separates these by control characters and keys by spaces, and checks neither.
+func (ev Event) validate() error {
+	for name, value := range map[string]string{"type": ev.Type, "subject": ev.Subject} {
+		if value == "" || strings.ContainsFunc(value, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+			return fmt.Errorf("halfbox: %s %q of event is empty or holds a space or a control character", name, value)
+		}
+	}
 	if !json.Valid(ev.Data) {
-		return nil, fmt.Errorf("halfbox: data of event %s is not a JSON document", ev.Type)
+		return fmt.Errorf("halfbox: data of event %s is not a JSON document", ev.Type)
+	}
+	return nil
+}
+
+// Encode returns the body of ev sent as message msgID: a CloudEvents 1.0 event in the JSON format. It refuses an
+// event without Type, Source, Subject or a JSON document as Data, and a Type or Subject with spaces or control
+// characters.
+func Encode(ev Event, msgID string) ([]byte, error) {
+	if err := ev.validate(); err != nil {
+		return nil, err
 	}
 	ce := cloudevents.New()
 	ce.SetID(msgID)

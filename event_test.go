@@ -53,10 +53,22 @@ func TestEnvelopeIsCloudEventsJSON(t *testing.T) {
 }
 
 func TestEncodeRefusesIncompleteEvents(t *testing.T) {
-	_, err := halfbox.Encode(halfbox.Event{Type: "order.created", Source: "/x", Data: json.RawMessage(`{`)}, "id")
-	require.ErrorContains(t, err, "not a JSON document")
-	_, err = halfbox.Encode(halfbox.Event{Source: "/x", Data: json.RawMessage(`{}`)}, "id")
-	require.Error(t, err)
+	good := halfbox.Event{
+		Type: "order.created", Source: "/x", Subject: "A1", Time: time.Now(), DataSchema: "urn:x:1", Data: json.RawMessage(`{}`),
+	}
+	_, err := halfbox.Encode(good, "id")
+	require.NoError(t, err)
+	for name, change := range map[string]func(*halfbox.Event){
+		"no type": func(e *halfbox.Event) { e.Type = "" }, "no subject": func(e *halfbox.Event) { e.Subject = "" },
+		"no source": func(e *halfbox.Event) { e.Source = "" }, "broken data": func(e *halfbox.Event) { e.Data = json.RawMessage(`{`) },
+		"two keys": func(e *halfbox.Event) { e.Subject = "A1 A2" }, "separator": func(e *halfbox.Event) { e.Subject = "A1\x01TAGS" },
+		"separator in the type": func(e *halfbox.Event) { e.Type = "a\x02b" }, "relative schema": func(e *halfbox.Event) { e.DataSchema = "1" },
+	} {
+		bad := good
+		change(&bad)
+		_, err := halfbox.Encode(bad, "id")
+		require.Error(t, err, name)
+	}
 }
 
 func TestDecodeRefusesForeignBodies(t *testing.T) {

@@ -3,6 +3,8 @@ module github.com/halfbox/halfbox
 go 1.26.0
 
 require (
+	// Pinned to a commit: the newest tag, v2.1.2 of 2023-08, cannot decode the header of a check-back (#1225) and leaks
+	// and races where this has been mended (#1109, #1141, #1169).
 	github.com/apache/rocketmq-client-go/v2 v2.1.3-0.20251226070945-2173d070fd1b
 	github.com/caarlos0/env/v11 v11.4.2
 	github.com/cloudevents/sdk-go/v2 v2.16.2

@@ -151,7 +151,7 @@ func TestKilledProcess(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
-	cmd.Env = append(os.Environ(), crashDir+"="+dir)
+	cmd.Env = append(os.Environ(), crashDir+"="+dir, "TMPDIR="+t.TempDir()) // what it makes goes with us, it has no time to
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

@@ -100,7 +100,12 @@ type Outbox struct {
 	Sink            string        `yaml:"sink" env:"SINK"`
 	Batch           int           `yaml:"batch" env:"BATCH"`
 	Lease           time.Duration `yaml:"lease" env:"LEASE"`
+	Claim           string        `yaml:"claim" env:"CLAIM"`
 	SendTimeout     time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
+	MaxRetries      int           `yaml:"max_retries" env:"MAX_RETRIES"`
+	Backoff         time.Duration `yaml:"backoff" env:"BACKOFF"`
+	BackoffMax      time.Duration `yaml:"backoff_max" env:"BACKOFF_MAX"`
+	DrainRate       int           `yaml:"drain_rate" env:"DRAIN_RATE"`
 	ReclaimInterval time.Duration `yaml:"reclaim_interval" env:"RECLAIM_INTERVAL"`
 	PollMax         time.Duration `yaml:"poll_max" env:"POLL_MAX"`
 }
@@ -140,6 +145,8 @@ func (c Config) Validate() error {
 		"rocketmq.relay_group: must differ from transaction_group, a plain producer in that group would swallow check-backs")
 	bad(!oneOf(c.Order.Delivery, "txmsg", "outbox"), "order.delivery: %q is not txmsg or outbox", c.Order.Delivery)
 	bad(!oneOf(c.Txmsg.Fallback, "outbox", "off"), "txmsg.fallback: %q is not outbox or off", c.Txmsg.Fallback)
+	bad(!oneOf(c.Outbox.Claim, "auto", "skip-locked", "conditional-update"), "outbox.claim: %q is not auto, skip-locked or conditional-update", c.Outbox.Claim)
+	bad(c.Outbox.Claim == "skip-locked" && c.Database.Driver != "mysql", "outbox.claim: skip-locked needs database.driver mysql")
 	errs = append(errs, c.validateTimes()...)
 	return errors.Join(errs...)
 }
@@ -152,6 +159,7 @@ func (c Config) validateTimes() (errs []error) {
 		"checkback.grace": c.Checkback.Grace, "checkback.deadline": c.Checkback.Deadline,
 		"outbox.lease": c.Outbox.Lease, "outbox.send_timeout": c.Outbox.SendTimeout,
 		"outbox.reclaim_interval": c.Outbox.ReclaimInterval, "outbox.poll_max": c.Outbox.PollMax,
+		"outbox.backoff": c.Outbox.Backoff, "outbox.backoff_max": c.Outbox.BackoffMax,
 	} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s: must be positive", key))
@@ -160,8 +168,10 @@ func (c Config) validateTimes() (errs []error) {
 	if c.Broker.CheckMax < 1 {
 		errs = append(errs, errors.New("broker.check_max: must be at least 1"))
 	}
-	if c.Outbox.Batch < 1 {
-		errs = append(errs, errors.New("outbox.batch: must be at least 1"))
+	for key, n := range map[string]int{"batch": c.Outbox.Batch, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate} {
+		if n < 1 {
+			errs = append(errs, fmt.Errorf("outbox.%s: must be at least 1", key))
+		}
 	}
 	if c.Outbox.SendTimeout > c.Outbox.Lease/3 {
 		errs = append(errs, fmt.Errorf("outbox.send_timeout (%v): must be at most a third of outbox.lease (%v)", c.Outbox.SendTimeout, c.Outbox.Lease))

@@ -87,6 +87,8 @@ func TestValidate(t *testing.T) {
 		"delivery":             {func(c *configs.Config) { c.Order.Delivery = "pigeon" }, "order.delivery"},
 		"tls":                  {func(c *configs.Config) { c.Database.TLS = "maybe" }, "database.tls"},
 		"tls without ca":       {func(c *configs.Config) { c.Database.TLS = "verify-ca" }, "database.tls_ca_file"},
+		"claim":                {func(c *configs.Config) { c.Outbox.Claim = "first" }, "outbox.claim"},
+		"claim without locks":  {func(c *configs.Config) { c.Outbox.Claim = "skip-locked" }, "needs database.driver mysql"},
 		"half a credential":    {func(c *configs.Config) { c.RocketMQ.AccessKey = "me" }, "set both or none"},
 		"log level and format": {func(c *configs.Config) { c.Log.Level, c.Log.Format = "loud", "xml" }, "log.format"},
 	} {

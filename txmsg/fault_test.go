@@ -382,5 +382,5 @@ func TestConfigIsChecked(t *testing.T) {
 	ev.Subject = strings.Repeat("x", 3) + "\x01"
 	_, err := r.producer.PublishInTx(t.Context(), ev, failing)
 	require.ErrorIs(t, err, halfbox.ErrRolledBack)
-	require.ErrorContains(t, err, "separator")
+	require.ErrorContains(t, err, "control character")
 }

@@ -29,6 +29,8 @@ func (l listener) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalT
 	return l.p.runLocal(v.(*attempt))
 }
 
+var errNotReturned = errors.New("txmsg: the local transaction ended its goroutine")
+
 // runLocal runs the local transaction and says what the broker is told.
 func (p *Producer) runLocal(a *attempt) (state primitive.LocalTransactionState) {
 	defer close(a.ended)
@@ -42,6 +44,7 @@ func (p *Producer) runLocal(a *attempt) (state primitive.LocalTransactionState) 
 	ctx, cancel := context.WithTimeout(a.ctx, p.cfg.LocalTimeout)
 	defer cancel()
 	began := time.Now()
+	a.err = halfbox.RolledBack(errNotReturned) // unless InTx says otherwise: runtime.Goexit runs only what is deferred
 	a.err = p.cfg.DB.InTx(ctx, func(tx *gorm.DB) error {
 		if err := a.local(tx, a.Attempt); err != nil {
 			return err

@@ -3,7 +3,6 @@ package txmsg
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
@@ -32,11 +31,7 @@ func (p *Producer) message(ev halfbox.Event, msgID string) (*primitive.Message, 
 		primitive.PropertyTags:                          ev.Type,
 		primitive.PropertyKeys:                          ev.Subject,
 	} {
-		// The client never checks: these bytes separate properties on the wire, a space separates keys.
-		if value == "" || strings.ContainsAny(value, "\x01\x02 ") {
-			return nil, fmt.Errorf("txmsg: %s of event %q is empty or holds a separator", name, ev.Type)
-		}
-		m.WithProperty(name, value)
+		m.WithProperty(name, value) // Encode has checked what the client does not
 	}
 	return m, nil
 }

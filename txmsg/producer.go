@@ -103,11 +103,13 @@ func (p *Producer) Stop(ctx context.Context) error {
 	p.mu.Unlock()
 	close(p.stop)
 	defer p.endCheck()
-	p.loops.Wait()
 	if !started {
 		return nil
 	}
 	var errs []error
+	if !waitFor(ctx, &p.loops) {
+		errs = append(errs, errors.New("txmsg: still looking for the broker"))
+	}
 	if !waitFor(ctx, &p.calls) {
 		errs = append(errs, errors.New("txmsg: local transactions still running"))
 	}
@@ -140,6 +142,14 @@ func waitFor(ctx context.Context, wg *sync.WaitGroup) bool {
 	case <-done:
 		return true
 	case <-ctx.Done():
+	}
+	// What has ended already needs no time, only its turn.
+	last := time.NewTimer(10 * time.Millisecond)
+	defer last.Stop()
+	select {
+	case <-done:
+		return true
+	case <-last.C:
 		return false
 	}
 }

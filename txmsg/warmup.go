@@ -18,7 +18,8 @@ const (
 	firstHeartbeat  = time.Second
 	heartbeatPeriod = 30 * time.Second
 	heartbeatMargin = 200 * time.Millisecond
-	warmupRetry     = 200 * time.Millisecond
+	warmupRetryMin  = 200 * time.Millisecond
+	warmupRetryMax  = 5 * time.Second
 )
 
 type warmupSelector struct{ producer.QueueSelector }
@@ -37,8 +38,8 @@ func (s warmupSelector) Select(m *primitive.Message, queues []*primitive.Message
 
 // warmUp loads the topic's route and then waits for the heartbeat that follows.
 func (p *Producer) warmUp(started time.Time) {
-	for !p.loadRoute() {
-		if !p.pause(warmupRetry) {
+	for wait := warmupRetryMin; !p.loadRoute(); wait = min(2*wait, warmupRetryMax) {
+		if !p.pause(wait) {
 			return
 		}
 	}

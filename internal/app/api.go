@@ -46,7 +46,7 @@ func (a *App) openAPI() error {
 	if err != nil {
 		return err
 	}
-	return a.listen("http", a.cfg.HTTP.Listen, public, &a.addrs.HTTP)
+	return a.listen("http", a.cfg.HTTP.Listen, public, httpDrain, &a.addrs.HTTP)
 }
 
 // openTxmsg builds the transactional strategy, with the outbox as its fallback unless that is switched off.

@@ -21,8 +21,9 @@ import (
 	"github.com/halfbox/halfbox/outbox"
 )
 
-// StopTimeout is how long Run lets the parts finish when it is told to stop.
-const StopTimeout = 9 * time.Second
+// StopTimeout is how long the parts may take to finish when the program is told to stop, which must end within 10 s:
+// some parts need a moment more for what must not be cut short.
+const StopTimeout = 7 * time.Second
 
 // Options make an App.
 type Options struct {

@@ -73,7 +73,7 @@ func OpenBroker(cfg configs.Config, base broker.Config) (*broker.Broker, error) 
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, &SetupError{err, "stop what listens there, set HALFBOX_BROKER_LISTEN to a free address, or name a running broker with HALFBOX_ROCKETMQ_NAME_SERVERS"}
 	}
-	return nil, &SetupError{err, fmt.Sprintf("check the folder %s and the address %s", base.Dir, base.Listen)}
+	return nil, &SetupError{err, "correct what it names: --data chooses the folder, HALFBOX_BROKER_LISTEN the address"}
 }
 
 // openDatabases opens the databases that the roles need.

@@ -7,8 +7,15 @@ import (
 	"net"
 	"net/http"
 	"syscall"
+	"time"
 
 	"github.com/halfbox/halfbox/internal/httpapi"
+)
+
+// How long the listeners wait for requests in flight when they stop.
+const (
+	httpDrain  = 4 * time.Second
+	adminDrain = time.Second
 )
 
 // openListeners builds the operator's listener.
@@ -24,11 +31,11 @@ func (a *App) openListeners() error {
 	if err != nil {
 		return err
 	}
-	return a.listen("admin", a.cfg.Admin.Listen, operator, &a.addrs.Admin)
+	return a.listen("admin", a.cfg.Admin.Listen, operator, adminDrain, &a.addrs.Admin)
 }
 
 // listen binds an address now and serves it from Start on.
-func (a *App) listen(name, addr string, handler http.Handler, bound *string) error {
+func (a *App) listen(name, addr string, handler http.Handler, drain time.Duration, bound *string) error {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return &SetupError{fmt.Errorf("%s address %s is in use", name, addr), "stop what listens there, or choose another with --" + name}
@@ -54,6 +61,9 @@ func (a *App) listen(name, addr string, handler http.Handler, bound *string) err
 		if !started {
 			return ln.Close()
 		}
+		// A client that never ends its request must not use up what the other parts need to finish.
+		ctx, cancel := context.WithTimeout(ctx, drain)
+		defer cancel()
 		err := server.Shutdown(ctx)
 		if err != nil { // requests in flight outlasted ctx
 			err = errors.Join(err, server.Close())

@@ -24,14 +24,21 @@ func (a *App) openRelay() error {
 	}
 	sink, err := sinkrocketmq.New(sinkrocketmq.Config{
 		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey,
-		SecretKey: string(a.cfg.RocketMQ.SecretKey), Group: a.cfg.RocketMQ.RelayGroup, SendTimeout: a.cfg.Outbox.SendTimeout,
+		SecretKey: string(a.cfg.RocketMQ.SecretKey), Group: a.cfg.RocketMQ.RelayGroup,
+		SendTimeout: a.cfg.Outbox.SendTimeout * 4 / 5, // the client's own answer comes before the relay gives up
 	})
 	if err != nil {
 		return err
 	}
 	a.onStop("rocketmq sink", sink.Close)
+	claim := outbox.ClaimMode(a.cfg.Outbox.Claim)
+	if claim == "auto" {
+		claim = "" // the relay knows its dialect
+	}
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
-		DB: db, Sinks: []outbox.Sink{sink}, Batch: a.cfg.Outbox.Batch, Lease: a.cfg.Outbox.Lease,
+		DB: db, Sinks: []outbox.Sink{sink}, Claim: claim, Batch: a.cfg.Outbox.Batch, Lease: a.cfg.Outbox.Lease,
+		MaxRetries: a.cfg.Outbox.MaxRetries, BackoffBase: a.cfg.Outbox.Backoff, BackoffCap: a.cfg.Outbox.BackoffMax,
+		DrainRate: a.cfg.Outbox.DrainRate,
 		SendTimeout: a.cfg.Outbox.SendTimeout, ReclaimInterval: a.cfg.Outbox.ReclaimInterval, PollMax: a.cfg.Outbox.PollMax,
 		Logger: a.log, Registerer: a.reg,
 		Hooks: outbox.Hooks{

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitInterrupted is what shells expect of a program that a signal has ended.
+	exitInterrupted = 130
 )
 
 // Env is what a command sees of the process it runs in.
@@ -32,9 +35,9 @@ type Env struct {
 //
 // The first SIGINT or SIGTERM ends the command in an orderly way; the second ends the process at once.
 func Run(args []string, env Env) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // gives the signals their default effect back
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer onSignals(cancel, func() { os.Exit(exitInterrupted) })()
 
 	root := newRoot(env)
 	root.SetArgs(args)
@@ -51,6 +54,30 @@ func Run(args []string, env Env) int {
 	}
 	// What cobra itself refuses, a configuration, and a setup that cannot work.
 	return exitUsage
+}
+
+// onSignals calls first and then second when SIGINT or SIGTERM comes once and twice. Giving the signals their default
+// effect back after the first would not do: a process started in the background inherits SIGINT ignored. The function
+// that it returns ends it.
+func onSignals(first, second func()) (stop func()) {
+	signals, done := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		for _, act := range []func(){first, second} {
+			select {
+			case <-signals:
+				act()
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		watcher.Wait()
+	}
 }
 
 // runError is a failure that is not the user's: the command was right and did not succeed.

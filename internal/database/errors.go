@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -14,15 +15,19 @@ import (
 
 // MySQL's error numbers that mean something to us.
 const (
-	myDuplicateEntry    = 1062
-	myNoTable           = 1146
-	myLockWaitTimeout   = 1205
-	myDeadlock          = 1213
-	myOptionPrevents    = 1290 // --read-only, --super-read-only
-	myReadOnlyTx        = 1792
-	myReadOnlyMode      = 1836
-	myHookRefusedCommit = 3100 // a replication hook before commit
-	myRollbackInCommit  = 3101 // a plugin, for example group replication, chose another transaction
+	myDuplicateEntry     = 1062
+	myNoTable            = 1146
+	myDiskFull           = 1021
+	myTooManyConnections = 1040
+	myShutdown           = 1053
+	myTableFull          = 1114
+	myLockWaitTimeout    = 1205
+	myDeadlock           = 1213
+	myOptionPrevents     = 1290 // --read-only, --super-read-only
+	myReadOnlyTx         = 1792
+	myReadOnlyMode       = 1836
+	myHookRefusedCommit  = 3100 // a replication hook before commit
+	myRollbackInCommit   = 3101 // a plugin, for example group replication, chose another transaction
 )
 
 // UniqueKey names a unique key the way both dialects report it: MySQL by its name, SQLite by its columns.
@@ -77,6 +82,32 @@ func IsLockConflict(err error) bool {
 	}
 	code, _ := sqliteCode(err)
 	return code&0xff == sqlite3.SQLITE_BUSY || code&0xff == sqlite3.SQLITE_LOCKED
+}
+
+// IsTransient reports whether err is of the kind that goes away when the engine is well again: another transaction in
+// the way, a full disk, a server that is down, busy or read-only.
+func IsTransient(err error) bool {
+	if IsLockConflict(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) {
+		return true
+	}
+	var wire net.Error
+	if errors.As(err, &wire) {
+		return true
+	}
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		switch my.Number {
+		case myDiskFull, myTooManyConnections, myShutdown, myTableFull, myOptionPrevents, myReadOnlyTx, myReadOnlyMode:
+			return true
+		}
+		return false
+	}
+	code, _ := sqliteCode(err)
+	switch code & 0xff {
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN:
+		return true
+	}
+	return false
 }
 
 // commitRefused reports whether an error of COMMIT proves that nothing was committed. Everything else leaves the

@@ -66,7 +66,10 @@ func EventRoutes(events Events, log *zap.Logger) Routes {
 // than was asked for.
 func eventFilter(c *gin.Context) (outbox.Filter, error) {
 	known := []string{"sink", "status", "type", "biz_no", "limit"}
-	for name := range c.Request.URL.Query() {
+	for name, values := range c.Request.URL.Query() {
+		if len(values) > 1 {
+			return outbox.Filter{}, invalidRequest(name, "is given more than once")
+		}
 		if !slices.Contains(known, name) {
 			return outbox.Filter{}, invalidRequest(name, fmt.Sprintf("is not a parameter, there are %v", known))
 		}

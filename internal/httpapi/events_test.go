@@ -99,11 +99,12 @@ func TestEventEndpointsRefuse(t *testing.T) {
 	t.Parallel()
 	h, _ := events(t)
 	for path, status := range map[string]int{
-		"/admin/v1/events?status=LOST": http.StatusBadRequest,
-		"/admin/v1/events?limit=0":     http.StatusBadRequest,
-		"/admin/v1/events?limit=x":     http.StatusBadRequest,
-		"/admin/v1/events?sinks=main":  http.StatusBadRequest,
-		"/admin/v1/events/nobody":      http.StatusNotFound,
+		"/admin/v1/events?status=LOST":             http.StatusBadRequest,
+		"/admin/v1/events?limit=0":                 http.StatusBadRequest,
+		"/admin/v1/events?limit=x":                 http.StatusBadRequest,
+		"/admin/v1/events?sinks=main":              http.StatusBadRequest,
+		"/admin/v1/events?status=WAIT&status=FAIL": http.StatusBadRequest,
+		"/admin/v1/events/nobody":                  http.StatusNotFound,
 	} {
 		code, body := ask(t, h, path)
 		require.Equal(t, status, code, path)

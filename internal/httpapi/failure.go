@@ -50,7 +50,7 @@ func failure(ctx context.Context, err error) *problem {
 func passes(ctx context.Context, err error) bool {
 	return errors.Is(err, halfbox.ErrUnavailable) ||
 		errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil ||
-		database.IsLockConflict(err)
+		database.IsTransient(err)
 }
 
 // fail answers with the problem of err. The log gets what the client must not see, and only what was not its doing.

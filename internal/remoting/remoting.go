@@ -70,10 +70,8 @@ func Ask(ctx context.Context, addr string, code int, ext map[string]string, cred
 		return Answer{}, err
 	}
 	defer conn.Close()
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return Answer{}, err
-	}
+	// The end of ctx, by time or by cancel, ends the wait for an answer.
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	request, err := encode(header{Code: code, Language: "GO", Version: protocolVersion, Opaque: 1, ExtFields: sign(ext, creds)})
 	if err != nil {
 		return Answer{}, err

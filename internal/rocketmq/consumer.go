@@ -14,6 +14,8 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"go.uber.org/zap"
+
+	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // Message is a message as the broker delivered it.
@@ -50,6 +52,8 @@ const (
 	// inPlaceLimit is how long one message is tried in place. The client itself sends a message back after 15 min
 	// and lets the handler go on, which would handle it twice at once.
 	inPlaceLimit = 10 * time.Minute
+	// stopGrace is what Stop takes beyond its context for what must not be cut short.
+	stopGrace = 500 * time.Millisecond
 	// quietBeforeShutdown is how long the handlers must have been idle before the client is shut down.
 	quietBeforeShutdown = 50 * time.Millisecond
 )
@@ -121,8 +125,28 @@ func (c *Consumer) startLoop() {
 	}
 }
 
+// reachable tells whether a client would find its topic. A client whose Start fails leaves a dozen goroutines behind
+// for ever, so none is made before.
+func (c *Consumer) reachable() (err error) {
+	creds := remoting.Credentials{AccessKey: c.cfg.Credentials.AccessKey, SecretKey: c.cfg.Credentials.SecretKey}
+	for _, ns := range c.cfg.NameServers {
+		var brokers []string
+		brokers, err = remoting.Route(c.ctx, strings.TrimPrefix(ns, "http://"), c.cfg.Topic, creds)
+		if len(brokers) > 0 {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("name server %s knows no topic %s", ns, c.cfg.Topic)
+		}
+	}
+	return err
+}
+
 // startClient makes a new client object for every try: one whose Start failed cannot be used again, nor shut down.
 func (c *Consumer) startClient() error {
+	if err := c.reachable(); err != nil {
+		return err
+	}
 	resolver, err := Resolver(c.cfg.NameServers)
 	if err != nil {
 		return err
@@ -258,7 +282,7 @@ func (c *Consumer) end(ctx context.Context, push client.PushConsumer) error {
 	drained := c.drain(ctx)
 	if !drained {
 		c.cancel()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 		drained = c.drain(grace)
 		cancel()
 	}
@@ -299,7 +323,7 @@ func (c *Consumer) shutdown(ctx context.Context, push client.PushConsumer) error
 		}
 		done <- push.Shutdown()
 	}()
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopGrace)
 	defer cancel()
 	select {
 	case err := <-done:

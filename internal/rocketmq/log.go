@@ -20,9 +20,16 @@ func (l clientLog) Fatal(msg string, f map[string]any)   { l.write(l.log.Error, 
 func (l clientLog) Level(string)                         {}
 func (l clientLog) OutputPath(string) error              { return nil }
 
+// rollbackNoise is what the client says at ERROR whenever a local transaction did not commit. Whoever called
+// PublishInTx knows.
+const rollbackNoise = "executeLocalTransaction but state unexpected"
+
 func (l clientLog) write(to func(string, ...zap.Field), msg string, f map[string]any) {
 	if msg == "" {
 		return
+	}
+	if msg == rollbackNoise {
+		to = l.log.Debug
 	}
 	fields := make([]zap.Field, 0, len(f))
 	for _, key := range slices.Sorted(maps.Keys(f)) {
