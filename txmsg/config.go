@@ -61,6 +61,7 @@ type Config struct {
 // Hooks are called at the named points when they are set. They may be called concurrently.
 type Hooks struct {
 	BeforeHalf        func()
+	HalfStored        func() // the client says "stored"; the attempt has not been claimed yet
 	AfterHalf         func()
 	BeforeLocalCommit func()
 	AfterLocalCommit  func()

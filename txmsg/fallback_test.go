@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/internal/conformance"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/order"
 	"github.com/halfbox/halfbox/outbox"
@@ -109,19 +111,43 @@ func TestFallbackWithOpenBreaker(t *testing.T) {
 	require.Equal(t, []string{"BEGIN", "INSERT INTO", "INSERT INTO", "COMMIT"}, statements)
 }
 
-// Once the local transaction runs there is no fallback, whatever becomes of it.
-func TestNoFallbackOnceTheLocalTransactionRuns(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, rigOptions{fallback: true, producer: func(c *txmsg.Config) { c.HalfTimeout = 200 * time.Millisecond }})
-	_, err := r.producer.PublishInTx(t.Context(), orderEvent(t), failing)
-	require.ErrorIs(t, err, halfbox.ErrRolledBack)
-	var records int
-	require.NoError(t, r.db.Read.Raw("SELECT COUNT(*) FROM t_event_record").Scan(&records).Error)
-	require.Zero(t, records)
+// forbidden is a fallback that must not be taken.
+type forbidden struct{ t *testing.T }
 
-	// Nor when it outlasts the deadline of the half message.
+func (f forbidden) PublishInTx(context.Context, halfbox.Event, func(*gorm.DB, halfbox.Attempt) error) (halfbox.Receipt, error) {
+	f.t.Error("a fallback was taken after the local transaction had begun")
+	return halfbox.Receipt{}, halfbox.RolledBack(halfbox.ErrUnavailable)
+}
+
+// Once the local transaction runs there is no fallback, whatever becomes of it: the whole contract holds with a
+// fallback that must not be taken.
+func TestConformanceWithFallback(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, func(t *testing.T, hooks database.Hooks) conformance.Strategy {
+		r := newRig(t, rigOptions{hooks: hooks, producer: func(c *txmsg.Config) { c.Fallback = forbidden{t} }})
+		return r.strategy()
+	})
+}
+
+// Even a local transaction that says itself that something is unavailable has run, once.
+func TestNoFallbackForTheLocalTransactionsOwnError(t *testing.T) {
+	t.Parallel()
+	for name, cause := range map[string]error{"unavailable": halfbox.ErrUnavailable, "deadline": context.DeadlineExceeded} {
+		r := newRig(t, rigOptions{producer: func(c *txmsg.Config) { c.Fallback = forbidden{t} }})
+		ran := 0
+		_, err := r.producer.PublishInTx(t.Context(), orderEvent(t), func(*gorm.DB, halfbox.Attempt) error { ran++; return cause })
+		require.ErrorIs(t, err, halfbox.ErrRolledBack, name)
+		require.ErrorIs(t, err, cause)
+		require.Equal(t, 1, ran)
+	}
+}
+
+// Nor is it taken when the local transaction outlasts the deadline of the half message.
+func TestNoFallbackWhileTheLocalTransactionRuns(t *testing.T) {
+	t.Parallel()
 	var r2 *rig
-	r2 = newRig(t, rigOptions{fallback: true, producer: func(c *txmsg.Config) {
+	r2 = newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+		c.Fallback = forbidden{t}
 		c.HalfTimeout = 100 * time.Millisecond
 		c.LocalTimeout = wait
 		c.Hooks.BeforeLocalCommit = func() {

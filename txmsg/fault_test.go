@@ -3,7 +3,7 @@ package txmsg_test
 import (
 	"context"
 	"errors"
-	"strings"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/broker"
 	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/order"
 	"github.com/halfbox/halfbox/txmsg"
 )
@@ -103,6 +104,28 @@ func TestMessageIsFoundByEveryId(t *testing.T) {
 	require.Equal(t, o.MsgID, m.UniqKey)
 	require.Equal(t, o.OrderNo, m.Keys)
 	require.Equal(t, order.EventCreated, m.Tags)
+}
+
+// An order costs one INSERT between BEGIN and COMMIT, and nothing else: its row is the transaction's record.
+func TestStatementsOfAnOrder(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var statements []string
+	r := newRig(t, rigOptions{hooks: database.Hooks{Before: func(_ database.Op, query string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		statements = append(statements, fmt.Sprintf("%.21s", query))
+		return nil
+	}}})
+	s := r.service(t)
+	mu.Lock()
+	statements = nil
+	mu.Unlock()
+	_, _, err := s.Create(t.Context(), request)
+	require.NoError(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"BEGIN", "INSERT INTO `t_order`", "COMMIT"}, statements)
 }
 
 func TestHalfRefused(t *testing.T) {
@@ -379,7 +402,7 @@ func TestConfigIsChecked(t *testing.T) {
 		require.ErrorContains(t, err, field)
 	}
 	ev := orderEvent(t)
-	ev.Subject = strings.Repeat("x", 3) + "\x01"
+	ev.Subject = "xxx\x01"
 	_, err := r.producer.PublishInTx(t.Context(), ev, failing)
 	require.ErrorIs(t, err, halfbox.ErrRolledBack)
 	require.ErrorContains(t, err, "control character")

@@ -19,6 +19,7 @@ type listener struct{ p *Producer }
 
 // ExecuteLocalTransaction is called by the client, in the goroutine of send, when the half message is stored.
 func (l listener) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
+	call(l.p.cfg.Hooks.HalfStored)
 	v, ok := l.p.attempts.Load(m.TransactionId)
 	if !ok || !v.(*attempt).begin() {
 		l.p.metrics.lateAcks.Inc()

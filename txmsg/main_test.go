@@ -140,10 +140,14 @@ func (r factResolver) Bury(ctx context.Context, h checkback.Half) error {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, func(t *testing.T, hooks database.Hooks) conformance.Strategy {
-		r := newRig(t, rigOptions{hooks: hooks})
-		return conformance.Strategy{
-			Publisher: r.producer, DB: r.db, Delivered: r.delivered, Delivery: halfbox.DeliveryTxmsg, Inserts: 1,
-			Settle: 1500 * time.Millisecond,
-		}
+		return newRig(t, rigOptions{hooks: hooks}).strategy()
 	})
+}
+
+// strategy is the rig as the conformance suite sees it.
+func (r *rig) strategy() conformance.Strategy {
+	return conformance.Strategy{
+		Publisher: r.producer, DB: r.db, Delivered: r.delivered, Delivery: halfbox.DeliveryTxmsg, Inserts: 1,
+		Settle: 1500 * time.Millisecond,
+	}
 }

@@ -44,11 +44,11 @@ func halfError(res *primitive.TransactionSendResult, err error) error {
 		if _, scan := fmt.Sscanf(err.Error(), "CODE: %d,", &code); scan == nil && code == codeMessageIllegal {
 			return fmt.Errorf("%w: %w", ErrTooLarge, err)
 		}
-		return fmt.Errorf("%w: half message: %w", halfbox.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", errNotStored, err)
 	}
 	if res.Status != primitive.SendOK {
 		// Stored, but not as safely as the broker was told to: the client has rolled it back already.
-		return fmt.Errorf("%w: half message not stored safely: send status %d", halfbox.ErrUnavailable, res.Status)
+		return fmt.Errorf("%w safely: send status %d", errNotStored, res.Status)
 	}
 	return nil
 }

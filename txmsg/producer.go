@@ -28,6 +28,7 @@ type Producer struct {
 
 	attempts sync.Map // msg_id -> *attempt, while its half message is on its way or its local transaction runs
 	ready    atomic.Bool
+	routed   chan struct{}   // closed when the topic's broker has been found
 	checks   context.Context // of check-backs; ends with Stop
 	endCheck context.CancelFunc
 	stop     chan struct{}
@@ -46,7 +47,7 @@ func New(cfg Config) (*Producer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	p := &Producer{cfg: cfg, stop: make(chan struct{}), breaker: newBreaker(cfg.Breaker)}
+	p := &Producer{cfg: cfg, stop: make(chan struct{}), routed: make(chan struct{}), breaker: newBreaker(cfg.Breaker)}
 	p.checks, p.endCheck = context.WithCancel(context.Background())
 	var err error
 	if p.metrics, err = newMetrics(cfg.Registerer); err != nil {

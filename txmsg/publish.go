@@ -15,7 +15,10 @@ import (
 
 var (
 	errCallerGone = errors.New("txmsg: the caller gave up")
-	errDeadline   = errors.New("half message was not acknowledged in time")
+	// errNotStored is the publisher's own: a local transaction may return halfbox.ErrUnavailable too, and has run.
+	errNotStored = fmt.Errorf("%w: half message not stored", halfbox.ErrUnavailable)
+	errDeadline  = errors.New("not acknowledged in time")
+	errNoRoute   = errors.New("the broker has not been found yet")
 )
 
 // PublishInTx sends ev as a half message, runs local in one database transaction and commits or rolls back the half
@@ -31,7 +34,7 @@ func (p *Producer) PublishInTx(ctx context.Context, ev halfbox.Event, local func
 		p.metrics.outcomes.WithLabelValues(outcomeVoided).Inc()
 		receipt, err = p.publishOnce(ctx, ev, local)
 	}
-	if errors.Is(err, halfbox.ErrUnavailable) && p.cfg.Fallback != nil {
+	if errors.Is(err, errNotStored) && p.cfg.Fallback != nil {
 		p.metrics.outcomes.WithLabelValues(outcomeFallback).Inc()
 		return p.cfg.Fallback.PublishInTx(ctx, ev, local)
 	}
@@ -39,8 +42,8 @@ func (p *Producer) PublishInTx(ctx context.Context, ev halfbox.Event, local func
 	return receipt, err
 }
 
-// publishOnce is one attempt. Its error wraps halfbox.ErrUnavailable when the local transaction was not begun and a
-// fallback may take over.
+// publishOnce is one attempt. Its error wraps errNotStored when the local transaction was not begun and a fallback may
+// take over.
 func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func(tx *gorm.DB, at halfbox.Attempt) error) (halfbox.Receipt, error) {
 	a, err := newAttempt(ctx, local)
 	if err != nil {
@@ -52,7 +55,7 @@ func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func
 	}
 	settle, err := p.breaker.Allow()
 	if err != nil {
-		return halfbox.Receipt{}, halfbox.RolledBack(fmt.Errorf("%w: half message not tried: %w", halfbox.ErrUnavailable, err))
+		return halfbox.Receipt{}, halfbox.RolledBack(fmt.Errorf("%w, nor tried: %w", errNotStored, err))
 	}
 	call(p.cfg.Hooks.BeforeHalf)
 	p.attempts.Store(a.MsgID, a)
@@ -79,11 +82,18 @@ func (p *Producer) send(a *attempt, msg *primitive.Message) <-chan error {
 		defer func() {
 			if v := recover(); v != nil {
 				p.cfg.Logger.Error("RocketMQ client panicked while sending", zap.String("msg_id", a.MsgID), zap.Any("panic", v))
-				sent <- fmt.Errorf("%w: client panicked: %v", halfbox.ErrUnavailable, v)
+				sent <- fmt.Errorf("%w: client panicked: %v", errNotStored, v)
 			}
 		}()
 		ctx, cancel := context.WithTimeout(a.ctx, p.cfg.HalfTimeout)
 		defer cancel()
+		// A send beside the client's first look for the broker can find the topic and no address.
+		select {
+		case <-p.routed:
+		case <-ctx.Done():
+			sent <- fmt.Errorf("%w: %w", errNotStored, errNoRoute)
+			return
+		}
 		res, err := p.client.SendMessageInTransaction(ctx, msg)
 		sent <- halfError(res, err)
 		if err == nil && a.state.Load() == stateLocal {
@@ -103,15 +113,17 @@ func (p *Producer) await(a *attempt, sent <-chan error) error {
 		return nil
 	case err = <-sent:
 		if err == nil { // the client says "stored", so the local transaction must have begun
-			err = fmt.Errorf("%w: half message stored, local transaction not run", halfbox.ErrUnavailable)
+			err = fmt.Errorf("%w: local transaction not run", errNotStored)
 		}
 	case <-deadline.C:
-		err = fmt.Errorf("%w: %w after %v", halfbox.ErrUnavailable, errDeadline, p.cfg.HalfTimeout)
+		err = fmt.Errorf("%w: %w (%v)", errNotStored, errDeadline, p.cfg.HalfTimeout)
 	case <-a.ctx.Done():
-		err = fmt.Errorf("%w: %w", errCallerGone, context.Cause(a.ctx))
 	}
 	if !a.abandon() {
 		return nil
+	}
+	if a.ctx.Err() != nil { // whatever the client made of it
+		return fmt.Errorf("%w: %w", errCallerGone, context.Cause(a.ctx))
 	}
 	return err
 }

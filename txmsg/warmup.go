@@ -19,7 +19,7 @@ const (
 	heartbeatPeriod = 30 * time.Second
 	heartbeatMargin = 200 * time.Millisecond
 	warmupRetryMin  = 200 * time.Millisecond
-	warmupRetryMax  = 5 * time.Second
+	warmupRetryMax  = 2 * time.Second
 )
 
 type warmupSelector struct{ producer.QueueSelector }
@@ -43,6 +43,7 @@ func (p *Producer) warmUp(started time.Time) {
 			return
 		}
 	}
+	close(p.routed)
 	routed := time.Since(started)
 	wait := firstHeartbeat - routed
 	if wait < 0 {

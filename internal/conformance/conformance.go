@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,7 @@ func Run(t *testing.T, setup Setup) {
 		"committed is delivered":               committed,
 		"failed local delivers nothing":        failedLocal,
 		"panic is passed on":                   panicked,
+		"local ends its goroutine":             goexit,
 		"caller gone before the start":         callerGone,
 		"caller gone in the local transaction": callerGoneInside,
 		"lock conflict repeats the attempt":    lockConflict,
@@ -180,6 +182,31 @@ func panicked(t *testing.T, setup Setup) {
 	})
 	e.requireNothing(ev, at.MsgID)
 	_, err := e.Publisher.PublishInTx(t.Context(), ev, func(tx *gorm.DB, a halfbox.Attempt) error { return insert(tx, ev, a) })
+	require.NoError(t, err, "the publisher and its connection go on")
+}
+
+// goexit is what t.FailNow does inside a local function: only deferred calls run. It must never look committed.
+func goexit(t *testing.T, setup Setup) {
+	e := start(t, setup, database.Hooks{})
+	ev := newEvent()
+	err := errors.New("PublishInTx did not return, which is right too")
+	attempt := make(chan string, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err = e.Publisher.PublishInTx(t.Context(), ev, func(tx *gorm.DB, at halfbox.Attempt) error {
+			attempt <- at.MsgID
+			if err := insert(tx, ev, at); err != nil {
+				return err
+			}
+			runtime.Goexit()
+			return nil
+		})
+	}()
+	<-done
+	require.Error(t, err)
+	e.requireNothing(ev, <-attempt)
+	_, err = e.Publisher.PublishInTx(t.Context(), ev, func(tx *gorm.DB, at halfbox.Attempt) error { return insert(tx, ev, at) })
 	require.NoError(t, err, "the publisher and its connection go on")
 }
 
