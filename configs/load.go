@@ -93,8 +93,8 @@ func (c *Config) override(environ []string) error {
 		isKnown[p.Key] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		// Tests and crash points have variables of their own.
-		if !isKnown[name] && !strings.HasPrefix(name, EnvPrefix+"TEST_") && name != EnvPrefix+"ALLOW_FAULTS" {
+		// Tests, their engines and crash points have variables of their own.
+		if !isKnown[name] && !strings.HasPrefix(name, EnvPrefix+"TEST_") && !strings.HasPrefix(name, EnvPrefix+"ENGINES_") && name != EnvPrefix+"ALLOW_FAULTS" {
 			return fmt.Errorf("%s is not a setting of halfbox", name)
 		}
 	}

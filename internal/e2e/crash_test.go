@@ -56,6 +56,9 @@ func crashPoints(t *testing.T, s *site) {
 			for _, w := range all {
 				w.fulfil(t, p.api)
 			}
+			if expect.voids { // the books are whole before the broker has asked
+				require.Eventually(t, func() bool { return s.readBooks(t).voids > 0 }, wait, 5*tick, "no half message was voided")
+			}
 			b := s.requireWhole(t, p, all)
 			require.Equal(t, expect.voids, b.voids > 0, "tombstones: %d", b.voids)
 		})

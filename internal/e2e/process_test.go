@@ -121,6 +121,7 @@ func awaitReady(t testing.TB, env []string, args ...string) *process {
 			return p
 		}
 		<-p.exited
+		require.True(t, p.killed(), "%v ended by itself:\n%s", args, p.stderr())
 		return nil
 	case <-time.After(wait):
 		t.Fatalf("%v was not ready in time:\n%s", args, p.stderr())
