@@ -1,10 +1,12 @@
-.PHONY: help test test-race lint fmt bench ci
+.PHONY: help test test-race test-real lint fmt bench ci
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 test: ## all tests on the embedded engines
 	go test ./...
 test-race: ## the same with the race detector
 	go test -race ./...
+test-real: ## the suites on MySQL and RocketMQ, started without Docker by scripts/engines
+	eval "$$(scripts/engines up)" && HALFBOX_TEST_ENGINES=real go test -race -p 1 -timeout 25m ./...
 lint: ## golangci-lint as CI runs it, pinned in tools/go.mod
 	go tool -modfile=tools/go.mod golangci-lint run ./...
 fmt: ## format the code
