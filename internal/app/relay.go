@@ -38,7 +38,7 @@ func (a *App) openRelay() error {
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
 		DB: db, Sinks: []outbox.Sink{sink}, Claim: claim, Batch: a.cfg.Outbox.Batch, Lease: a.cfg.Outbox.Lease,
 		MaxRetries: a.cfg.Outbox.MaxRetries, BackoffBase: a.cfg.Outbox.Backoff, BackoffCap: a.cfg.Outbox.BackoffMax,
-		DrainRate: a.cfg.Outbox.DrainRate,
+		DrainRate:   a.cfg.Outbox.DrainRate,
 		SendTimeout: a.cfg.Outbox.SendTimeout, ReclaimInterval: a.cfg.Outbox.ReclaimInterval, PollMax: a.cfg.Outbox.PollMax,
 		Logger: a.log, Registerer: a.reg,
 		Hooks: outbox.Hooks{
