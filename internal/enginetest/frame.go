@@ -27,15 +27,12 @@ type header struct {
 }
 
 const (
-	codeUpdateTopic = 17
 	codeRoute       = 105
 	codeClusterInfo = 106
 	codeOK          = 0
 
 	responseFlag = 1
 	maxFrame     = 32 << 20
-	// protocolVersion is the one that rocketmq-client-go sends. Newer ones would get other JSON.
-	protocolVersion = 317
 )
 
 var errFrame = errors.New("not a frame of RocketMQ's protocol")
@@ -79,16 +76,4 @@ func (f frame) withBody(body []byte) []byte {
 	raw := append(append(make([]byte, 0, len(head)+len(body)), head...), body...)
 	binary.BigEndian.PutUint32(raw, uint32(len(raw)-4))
 	return raw
-}
-
-// encode returns the bytes of a request without a body.
-func (h header) encode() ([]byte, error) {
-	text, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	raw := make([]byte, 8, 8+len(text))
-	binary.BigEndian.PutUint32(raw, uint32(4+len(text)))
-	binary.BigEndian.PutUint32(raw[4:], uint32(len(text)))
-	return append(raw, text...), nil
 }

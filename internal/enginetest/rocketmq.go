@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // RocketMQ returns the name server addresses of a RocketMQ cluster, which all tests share.
@@ -49,71 +51,21 @@ func CreateTopic(t testing.TB, nameServers []string, name string) {
 	require.NoError(t, createTopic(ctx, nameServers[0], name), "topic %s", name)
 }
 
-const (
-	// templateTopic is known to every broker that may create topics.
-	templateTopic = "TBW102"
-	// topicQueues is the number of queues of a topic of tests: more than one, as topics in use have, and few, because
-	// every consumer asks for each.
-	topicQueues = "4"
-)
+// topicQueues is the number of queues of a topic of tests: more than one, as topics in use have, and few, because every
+// consumer asks for each.
+const topicQueues = 4
 
 func createTopic(ctx context.Context, nameServer, name string) error {
-	// The in-process broker makes a topic when its route is asked for.
-	if answer, err := ask(ctx, nameServer, codeRoute, map[string]string{"topic": name}); err != nil || answer.head.Code == codeOK {
+	if err := remoting.EnsureTopic(ctx, nameServer, name, topicQueues, remoting.Credentials{}); err != nil {
 		return err
-	}
-	route, err := ask(ctx, nameServer, codeRoute, map[string]string{"topic": templateTopic})
-	if err != nil {
-		return err
-	}
-	brokers := brokerAddrs(route.body)
-	if len(brokers) == 0 {
-		return fmt.Errorf("name server %s knows no broker that creates topics: %s", nameServer, route.head.Remark)
-	}
-	for _, addr := range brokers {
-		answer, err := ask(ctx, addr, codeUpdateTopic, map[string]string{
-			"topic": name, "defaultTopic": templateTopic, "readQueueNums": topicQueues, "writeQueueNums": topicQueues,
-			"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-		})
-		if err != nil {
-			return err
-		}
-		if answer.head.Code != codeOK {
-			return fmt.Errorf("broker %s: code %d: %s", addr, answer.head.Code, answer.head.Remark)
-		}
 	}
 	return untilNil(ctx, 20*time.Millisecond, func() error {
-		answer, err := ask(ctx, nameServer, codeRoute, map[string]string{"topic": name})
-		if err == nil && answer.head.Code != codeOK {
-			err = errors.New(answer.head.Remark)
+		brokers, err := remoting.Route(ctx, nameServer, name, remoting.Credentials{})
+		if err == nil && len(brokers) == 0 {
+			err = fmt.Errorf("name server %s does not know it yet", nameServer)
 		}
 		return err
 	})
-}
-
-// ask sends one request on a connection of its own.
-func ask(ctx context.Context, addr string, code int, ext map[string]string) (frame, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return frame{}, err
-	}
-	defer func() { _ = conn.Close() }()
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline)
-	}
-	request, err := header{Code: code, Language: "GO", Version: protocolVersion, Opaque: 1, ExtFields: ext}.encode()
-	if err != nil {
-		return frame{}, err
-	}
-	if _, err := conn.Write(request); err != nil {
-		return frame{}, err
-	}
-	answer, err := readFrame(conn)
-	if err != nil {
-		return frame{}, fmt.Errorf("%s: answer to request %d: %w", addr, code, err)
-	}
-	return answer, nil
 }
 
 // untilNil calls f until it succeeds. When ctx ends first, the error is f's last.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/remoting"
 	"github.com/halfbox/halfbox/internal/rocketmq"
 )
 
@@ -173,10 +174,10 @@ func TestTopicHasRoute(t *testing.T) {
 	onBrokers(t, func(t *testing.T, nameServers []string) {
 		topic := Topic(t, nameServers)
 		CreateTopic(t, nameServers, topic) // twice is fine
-		route, err := ask(t.Context(), nameServers[0], codeRoute, map[string]string{"topic": topic})
+		route, err := remoting.Ask(t.Context(), nameServers[0], codeRoute, map[string]string{"topic": topic}, remoting.Credentials{})
 		require.NoError(t, err)
-		require.Equal(t, codeOK, route.head.Code)
-		require.Len(t, brokerAddrs(route.body), 1)
+		require.Equal(t, codeOK, route.Code)
+		require.Len(t, brokerAddrs(route.Body), 1)
 	})
 }
 

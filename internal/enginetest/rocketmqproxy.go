@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // RocketMQProxy stands in front of a whole cluster: a Proxy before each name server and, because the name servers'
@@ -36,9 +38,9 @@ func NewRocketMQProxy(t testing.TB, nameServers []string) *RocketMQProxy {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), adminTimeout)
 	defer cancel()
-	route, err := ask(ctx, c.nameServers[0].Addr(), codeRoute, map[string]string{"topic": templateTopic})
+	route, err := remoting.Ask(ctx, c.nameServers[0].Addr(), codeRoute, map[string]string{"topic": "TBW102"}, remoting.Credentials{}) // every broker that may make topics has it
 	require.NoError(t, err)
-	require.NotEmpty(t, c.Brokers(), "name server %s knows no broker: %s", nameServers[0], route.head.Remark)
+	require.NotEmpty(t, c.Brokers(), "name server %s knows no broker: %s", nameServers[0], route.Remark)
 	return c
 }
 

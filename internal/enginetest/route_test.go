@@ -2,6 +2,8 @@ package enginetest
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,4 +58,16 @@ func TestFrames(t *testing.T) {
 	f, err = readFrame(bytes.NewReader([]byte{0, 0, 0, 5, 1, 0, 0, 1, 'x'}))
 	require.NoError(t, err)
 	require.Empty(t, f.head)
+}
+
+// encode returns the bytes of a request without a body.
+func (h header) encode() ([]byte, error) {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	raw := make([]byte, 8, 8+len(text))
+	binary.BigEndian.PutUint32(raw, uint32(4+len(text)))
+	binary.BigEndian.PutUint32(raw[4:], uint32(len(text)))
+	return append(raw, text...), nil
 }
