@@ -47,7 +47,8 @@ type claimRequest struct {
 	owner string
 	limit int
 	lease time.Duration
-	avoid []int64
+	avoid []int64 // not these
+	only  int64   // this one and no other, unless 0
 }
 
 // claim is a set of records that one owner may send until its lease ends.
@@ -56,6 +57,8 @@ type claim struct {
 	rows  []row
 	// since is the local time before the lease was written: the lease ends at since plus its length or later.
 	since time.Time
+	// found is the number of due records seen, more than rows if some are to be claimed alone or another relay was faster.
+	found int
 	// full is true when more records may be due.
 	full bool
 }
@@ -75,23 +78,24 @@ func (s store) takeClaim(ctx context.Context, mode ClaimMode, q claimRequest) (c
 	c := claim{owner: q.owner, since: time.Now()}
 	var err error
 	if mode == ClaimSkipLocked {
-		c.rows, c.full, err = s.claimSkipLocked(ctx, q)
+		c.rows, c.found, err = s.claimSkipLocked(ctx, q)
 	} else {
-		c.rows, c.full, err = s.claimConditional(ctx, q)
+		c.rows, c.found, err = s.claimConditional(ctx, q)
 	}
 	if err != nil {
 		return claim{}, fmt.Errorf("claim: %w", err)
 	}
+	c.full = c.found == q.limit
 	return c, nil
 }
 
-func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row, full bool, err error) {
+func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row, due int, err error) {
 	err = s.db.InTx(ctx, func(tx *gorm.DB) error {
-		found, err := s.lockDue(tx, q.sink, q.limit, q.avoid)
+		found, err := s.lockDue(tx, q)
 		if err != nil {
 			return err
 		}
-		full = len(found) == q.limit
+		due = len(found)
 		rows = pick(found)
 		if len(rows) == 0 {
 			return nil
@@ -106,38 +110,37 @@ func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row,
 		return nil
 	})
 	if errors.Is(err, halfbox.ErrUnknown) {
-		return nil, false, &doubtfulClaim{owner: q.owner, ids: ids(rows), err: err}
+		return nil, 0, &doubtfulClaim{owner: q.owner, ids: ids(rows), err: err}
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
-	return rows, full, nil
+	return rows, due, nil
 }
 
-func (s store) claimConditional(ctx context.Context, q claimRequest) (rows []row, full bool, err error) {
-	found, err := s.due(ctx, q.sink, q.limit, q.avoid)
+func (s store) claimConditional(ctx context.Context, q claimRequest) (rows []row, due int, err error) {
+	found, err := s.due(ctx, q)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
-	full = len(found) == q.limit
 	wanted := ids(pick(found))
 	if len(wanted) == 0 {
-		return nil, full, nil
+		return nil, len(found), nil
 	}
 	n, err := s.claim(s.db.Write.WithContext(ctx), q.owner, q.sink, wanted, q.lease)
 	if err != nil && database.IsLockConflict(err) {
-		return nil, false, err // the database undid it
+		return nil, 0, err // the database undid it
 	}
 	if err == nil && n == 0 {
-		return nil, full, nil // another relay was faster
+		return nil, len(found), nil // another relay was faster
 	}
 	if err == nil {
 		rows, err = s.claimed(ctx, q.owner, wanted)
 	}
 	if err != nil {
-		return nil, false, &doubtfulClaim{owner: q.owner, ids: wanted, err: err}
+		return nil, 0, &doubtfulClaim{owner: q.owner, ids: wanted, err: err}
 	}
-	return inOrder(rows, found), full, nil
+	return inOrder(rows, found), len(found), nil
 }
 
 // pick leaves out records that are claimed alone, unless one of them is the first: then it is the only one.

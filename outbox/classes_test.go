@@ -255,6 +255,7 @@ func TestOutageLeavesNoDeadLetters(t *testing.T) {
 			down = false
 			eventually(t, func() bool { mustOnce(t, r); return countStatus(t, db, StatusSuccess) == 30 }, name)
 			require.Zero(t, totalMisses(r))
+			mustOnce(t, r)
 			require.False(t, r.loops[0].pace.active, "the drain ends with the backlog")
 		}
 	})
@@ -390,7 +391,7 @@ func TestProbeAvoidsWhatTimedOut(t *testing.T) {
 		r := newTestRelay(t, cfg)
 		mustOnce(t, r) // batch, three singles: hopeless
 		require.Equal(t, []int{4, 1, 1, 1}, sink.sizes())
-		require.Len(t, r.loops[0].suspects, 3)
+		require.Len(t, r.loops[0].suspects.ids, 3)
 		write(t, db, "B", 10)
 		rounds := 0
 		eventually(t, func() bool { mustOnce(t, r); rounds++; return countStatus(t, db, StatusSuccess) == 10 }, "the others get through")
@@ -400,7 +401,7 @@ func TestProbeAvoidsWhatTimedOut(t *testing.T) {
 				require.Zero(t, got.RetryCount)
 			}
 		}
-		require.Empty(t, r.loops[0].suspects)
+		require.Empty(t, r.loops[0].suspects.ids)
 		require.Zero(t, totalMisses(r))
 	})
 }

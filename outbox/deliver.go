@@ -5,19 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 )
 
-// hopeless is how many records in a row may time out one by one before the sink counts as unreachable.
+// hopeless is how many different records may time out one by one, without any answer of the sink in between, before it
+// counts as unreachable. If it answers connection probes then, a half-open probe that times out too is itself at fault.
 const hopeless = 3
 
 // round is the delivery of one claim.
 type round struct {
 	lease    *lease
 	probe    bool      // the breaker is half-open
-	alone    bool      // no other record is due
+	alone    bool      // no other record is due, see claim
 	over     bool      // no more sends; what is still held is given back
 	down     bool      // the sink is unreachable; counted once
 	timedOut []failure // verdict pending until the round ends
@@ -37,7 +39,7 @@ func (l *loop) deliver(soft, hard context.Context, c claim, probe, alone bool) e
 	r := &round{lease: l.newLease(c), probe: probe, alone: alone}
 	stop := r.lease.keep(hard)
 	defer stop()
-	for _, rows := range chunk(l.failUnreadable(hard, r, c.rows), l.sink, l.sendAlone) {
+	for _, rows := range chunk(l.failUnreadable(hard, r, c.rows), l.sink, sendAlone) {
 		if !l.goOn(soft, hard, r) {
 			break
 		}
@@ -61,11 +63,8 @@ func (l *loop) newLease(c claim) *lease {
 	return ls
 }
 
-// sendAlone is true for rows that may spoil a batch.
-func (l *loop) sendAlone(r row) bool {
-	_, suspect := l.suspects[r.id]
-	return suspect || r.retries > 0
-}
+// sendAlone is true for rows that may spoil a batch. Suspects are claimed alone as it is.
+func sendAlone(r row) bool { return r.retries > 0 }
 
 // goOn reports whether one more send may begin: nobody stops us, the sink is there, and the whole send fits into
 // the lease.
@@ -83,7 +82,7 @@ func (l *loop) goOn(soft, hard context.Context, r *round) bool {
 // sendChunk sends rows as one batch; a batch that fails for a reason that may be one event's own is sent again one
 // by one.
 func (l *loop) sendChunk(soft, hard context.Context, r *round, rows []row) {
-	rows = r.lease.still(rows)
+	rows = r.lease.begin(rows, l.cfg.SendTimeout)
 	if len(rows) == 0 {
 		return
 	}
@@ -106,12 +105,11 @@ func (l *loop) sendChunk(soft, hard context.Context, r *round, rows []row) {
 
 func (l *loop) sendSingles(soft, hard context.Context, r *round, rows []row) {
 	var sent []row
-	silent := 0 // timeouts in a row
 	for i := range rows {
 		if !l.goOn(soft, hard, r) {
 			break
 		}
-		one := r.lease.still(rows[i : i+1])
+		one := r.lease.begin(rows[i:i+1], l.cfg.SendTimeout)
 		if len(one) == 0 {
 			continue
 		}
@@ -125,28 +123,21 @@ func (l *loop) sendSingles(soft, hard context.Context, r *round, rows []row) {
 		default:
 			l.failed(hard, r, failure{row: one[0], began: began, err: err}, result)
 		}
-		if result != classTimeout {
-			silent = 0
-		} else if silent++; silent == hopeless {
-			l.unreachable(r, err)
-		}
 	}
 	l.markSuccess(hard, r, sent)
 }
 
-// send hands rows to the sink, within SendTimeout and with a panic made an error.
+// send hands rows, for which the lease has begun a send, to the sink, within SendTimeout and with a panic made an error.
 func (l *loop) send(hard context.Context, r *round, rows []row) (result class, err error) {
 	batch := make([]Record, len(rows))
 	for i, row := range rows {
 		batch[i] = row.rec
 	}
 	began := time.Now()
-	// Twice the timeout: a sink that is a little late must not lose its lease for it.
-	r.lease.sending(began.Add(2 * l.cfg.SendTimeout))
 	ctx, cancel := context.WithTimeoutCause(hard, l.cfg.SendTimeout, Timeout(fmt.Errorf("send took longer than %v", l.cfg.SendTimeout)))
 	err = callSink(ctx, l.sink, batch)
 	cancel()
-	r.lease.sending(time.Time{})
+	r.lease.end()
 
 	result = classify(err)
 	if err != nil && hard.Err() != nil {
@@ -177,6 +168,7 @@ func callSink(ctx context.Context, s Sink, batch []Record) (err error) {
 
 // reached notes that the sink answers.
 func (l *loop) reached(now time.Time) {
+	l.silent = nil
 	if l.breaker.success() {
 		l.log.Info("sink is back")
 		l.pace.start(now)
@@ -203,19 +195,12 @@ func (l *loop) giveUp(hard context.Context, r *round, rows []row, result class, 
 		r.over = true
 		return
 	}
-	if r.probe {
+	if r.probe || l.suspects.has(rows[0].id) {
 		// The next probe takes another record, in case it is this one that the sink cannot bear.
-		l.suspect(rows[0])
+		l.suspects.add(rows[0].id)
 	}
 	l.unreachable(r, err)
 	l.putOff(hard, r, ids(rows), err)
-}
-
-// suspect remembers a row that may be at fault for what looks like an outage.
-func (l *loop) suspect(r row) {
-	if len(l.suspects) < maxSuspects {
-		l.suspects[r.id] = struct{}{}
-	}
 }
 
 // failed handles one row whose own send failed.
@@ -223,6 +208,9 @@ func (l *loop) failed(hard context.Context, r *round, f failure, result class) {
 	switch result {
 	case classTimeout:
 		r.timedOut = append(r.timedOut, f)
+		if l.noteSilence(f.row.id) {
+			l.unreachable(r, f.err)
+		}
 	case classRefused:
 		l.bury(hard, r, f.row, ReasonRefused, f.err)
 	default:
@@ -230,16 +218,23 @@ func (l *loop) failed(hard context.Context, r *round, f failure, result class) {
 	}
 }
 
+// noteSilence remembers that id timed out, and reports whether enough have since the sink last answered.
+func (l *loop) noteSilence(id int64) bool {
+	if len(l.silent) < hopeless && !slices.Contains(l.silent, id) {
+		l.silent = append(l.silent, id)
+	}
+	return len(l.silent) == hopeless
+}
+
 // judge decides for each timeout whether it was the event's fault, which spends a retry, or the sink's, which does
 // not. It waits for the end of the round: another event's success after the timeout counts as well.
 func (l *loop) judge(hard context.Context, r *round) {
 	for _, f := range r.timedOut {
 		if l.eventsFault(hard, r, f) {
-			delete(l.suspects, f.row.id)
 			l.spendRetry(hard, r, f.row, f.err)
 			continue
 		}
-		l.suspect(f.row)
+		l.suspects.add(f.row.id)
 		l.unreachable(r, f.err)
 		l.putOff(hard, r, []int64{f.row.id}, f.err)
 	}
@@ -254,8 +249,11 @@ func (l *loop) eventsFault(hard context.Context, r *round, f failure) bool {
 	if l.lastSuccess.After(f.began.Add(-window)) {
 		return true
 	}
+	// A connection probe is asked where nothing else can tell: no other record is due that could succeed, or too many
+	// have been tried that did not. Else records that always time out would hold up everything behind them.
+	stuck := r.alone || r.probe && len(l.silent) == hopeless
 	prober, ok := l.sink.(Prober)
-	if !r.alone || !ok {
+	if !stuck || !ok {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(hard, l.cfg.SendTimeout)
@@ -274,6 +272,7 @@ func (l *loop) spendRetry(hard context.Context, r *round, f row, cause error) {
 		l.bury(hard, r, f, ReasonRetries, cause)
 		return
 	}
+	l.suspects.drop(f.id)
 	after := backoff(n, l.cfg.BackoffBase, l.cfg.BackoffCap, l.cfg.Jitter, rand.Float64())
 	at := time.Now().UTC()
 	l.settle(hard, r, []int64{f.id}, transition{op: "retry", to: StatusWait, run: func(ctx context.Context, ids []int64) (int64, error) {
@@ -292,7 +291,7 @@ func (l *loop) bury(hard context.Context, r *round, f row, reason string, cause 
 		l.log.Error("event is a dead letter", zap.String("msg_id", f.rec.MsgID), zap.String("event_type", f.rec.EventType),
 			zap.String("biz_no", f.rec.BizNo), zap.String("reason", reason), zap.Error(cause))
 	}
-	delete(l.suspects, f.id)
+	l.suspects.drop(f.id)
 }
 
 // putOff gives rows back whose sink is unreachable.
@@ -311,9 +310,7 @@ func (l *loop) markSuccess(hard context.Context, r *round, rows []row) {
 	ok := l.settle(hard, r, ids(rows), transition{op: "mark", to: StatusSuccess, run: func(ctx context.Context, ids []int64) (int64, error) {
 		return l.store.success(ctx, r.lease.owner, ids, at)
 	}})
-	for _, row := range rows {
-		delete(l.suspects, row.id)
-	}
+	l.suspects.drop(ids(rows)...)
 	if ok {
 		l.cfg.Hooks.AfterMark()
 	}

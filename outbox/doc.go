@@ -42,12 +42,14 @@
 //	unreachable   put off; the breaker opens, nothing is claimed for the sink until a probe gets through; then the
 //	              backlog is drained at a limited rate
 //	timeout       split into single sends; a single one counts as unreachable unless another event succeeded at
-//	              about the same time, or the sink answers a connection probe while no other event is due: then it
-//	              spends a retry
+//	              about the same time. Where nothing else can tell, because no other event is due or too many
+//	              different ones have timed out, the sink is probed: if it answers, the event spends a retry
 //	other error   split into single sends; a single one that fails spends a retry
 //
 // The send of a batch decides nothing about its events when it fails: only sends of single events spend retries.
-// An event that has spent one, or has timed out, is sent on its own from then on and spoils no batch.
+// An event that has spent one is sent on its own from then on and spoils no batch. An event whose timeout was taken for
+// the sink's is sent on its own too, one in turn with every batch of others, and a half-open breaker probes with others
+// first. A relay knows this only of the last 200 such events that it has sent itself, and until it stops.
 //
 // A relay that dies leaves its records SENDING; any relay reclaims them when their lease is over. A record reclaimed
 // twice is claimed alone, since it may be what its relays die of; its fifth reclaim makes it a dead letter.

@@ -190,12 +190,17 @@ func (s *fakeSink) count() map[string]int {
 	return n
 }
 
-// sizes are the sizes of the batches sent.
-func (s *fakeSink) sizes() []int {
+// all are the batches sent.
+func (s *fakeSink) all() [][]Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return slices.Clone(s.sends)
+}
+
+// sizes are the sizes of the batches sent.
+func (s *fakeSink) sizes() []int {
 	var n []int
-	for _, b := range s.sends {
+	for _, b := range s.all() {
 		n = append(n, len(b))
 	}
 	return n

@@ -23,7 +23,8 @@ type lease struct {
 	held map[int64]struct{}
 	// unsure are held rows whose write-back failed and is being repeated: it may have taken effect.
 	unsure map[int64]struct{}
-	until  time.Time
+	// until is where the lease ends by the monotonic clock, untilWall the same by the wall clock.
+	until, untilWall time.Time
 	// renewUntil is when an overdue send makes the lease stop being renewed; zero while nothing is being sent.
 	renewUntil time.Time
 }
@@ -33,16 +34,27 @@ func (l *lease) start(c claim) {
 	for _, r := range c.rows {
 		l.held[r.id] = struct{}{}
 	}
-	l.until = c.since.Add(l.term - l.margin)
+	l.extend(c.since)
 }
 
-// covers reports whether the lease lasts for d more. A jump of the wall clock or a suspended machine, which the
-// monotonic clock does not see, ends it early.
+// extend says that the database has written the term of the lease after since.
+func (l *lease) extend(since time.Time) {
+	l.until = since.Add(l.term - l.margin)
+	l.untilWall = l.until.Round(0)
+}
+
+// covers reports whether the lease lasts for d more.
 func (l *lease) covers(d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.lasts(d)
+}
+
+// lasts is covers under the lock. A jump of the wall clock or a suspended machine, which the monotonic clock does not
+// see, ends the lease early.
+func (l *lease) lasts(d time.Duration) bool {
 	end := time.Now().Add(d)
-	return !end.After(l.until) && !end.Round(0).After(l.until.Round(0))
+	return !end.After(l.until) && !end.Round(0).After(l.untilWall)
 }
 
 // ensure makes the lease cover d, by a renewal if need be, and reports whether it does.
@@ -53,14 +65,31 @@ func (l *lease) ensure(ctx context.Context, d time.Duration) bool {
 	return l.renew(ctx) == nil && l.covers(d)
 }
 
-// still returns the rows that are still held.
-func (l *lease) still(rows []row) []row {
+// begin returns those of rows that may be sent now, in a send of up to d: the ones still held, and none when the lease
+// does not cover it. Renewals go on until twice d, so that a sink which is a little late does not lose its lease for
+// it, and one which never returns does not keep its records for ever. All of it is decided under one lock: a renewal
+// that waits for its answer in between may outlast the lease.
+func (l *lease) begin(rows []row, d time.Duration) []row {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool {
+	if !l.lasts(d) {
+		return nil
+	}
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool {
 		_, ok := l.held[r.id]
 		return !ok
 	})
+	if len(rows) > 0 {
+		l.renewUntil = time.Now().Add(2 * d)
+	}
+	return rows
+}
+
+// end says that the send is over.
+func (l *lease) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewUntil = time.Time{}
 }
 
 // heldIDs returns the ids still held, sorted.
@@ -77,14 +106,6 @@ func (l *lease) forget(rows []row) {
 	for _, r := range rows {
 		delete(l.held, r.id)
 	}
-}
-
-// sending says that a send begins that must be over by limit: renewals end then, so that a sink which never returns
-// does not keep its records for ever. A zero limit says that it is over.
-func (l *lease) sending(limit time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.renewUntil = limit
 }
 
 // keep renews the lease until stop is called, which waits for the last renewal.
@@ -133,7 +154,7 @@ func (l *lease) renew(ctx context.Context) error {
 			return fmt.Errorf("renew lease: %w", err)
 		}
 	}
-	l.until = since.Add(l.term - l.margin)
+	l.extend(since)
 	return nil
 }
 

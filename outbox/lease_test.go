@@ -162,7 +162,7 @@ func TestLateRenewalDoesNotReviveARelease(t *testing.T) {
 		l.start(c)
 		require.NoError(t, l.renew(t.Context()))
 		require.Equal(t, 1, missed)
-		require.Empty(t, l.still(c.rows), "nothing is held, so nothing is sent")
+		require.Empty(t, l.begin(c.rows, time.Second), "nothing is held, so nothing is sent")
 		require.Equal(t, StatusWait, entryOf(t, plain, "A0").Status)
 	})
 }
@@ -174,8 +174,135 @@ func TestLeaseIsJudgedFromBeforeTheClaim(t *testing.T) {
 	require.True(t, l.covers(4*time.Second))
 	require.False(t, l.covers(6*time.Second))
 	// The wall clock has jumped ahead, or the machine slept: the monotonic clock alone would not notice.
-	l.until = time.Now().Round(0).Add(-time.Hour)
+	l.untilWall = l.untilWall.Add(-time.Hour)
 	require.False(t, l.covers(0))
+	// It was set back: the monotonic clock goes on.
+	l.start(claim{since: time.Now().Add(-time.Hour)})
+	l.untilWall = l.untilWall.Add(2 * time.Hour)
+	require.False(t, l.covers(0))
+}
+
+// TestTermCountsFromBeforeItsStatement: how long the statement takes is taken off the lease, of a claim and of a renewal.
+func TestTermCountsFromBeforeItsStatement(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		write(t, e.db(t), "A"+string(mode), 1)
+		var ran time.Time // when the statement that writes the lease ran
+		db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(_ database.Op, query string) error {
+			if strings.Contains(query, "lease_until = ") {
+				ran = time.Now()
+			}
+			return nil
+		}}})
+		s := newStore(db)
+		c, err := s.takeClaim(t.Context(), mode, claimRequest{sink: "main", owner: "me", limit: 1, lease: time.Minute})
+		require.NoError(t, err)
+		require.Len(t, c.rows, 1)
+		require.False(t, c.since.After(ran))
+		l := &lease{store: s, term: time.Minute, margin: time.Second, stmt: time.Second}
+		l.start(c)
+		require.False(t, l.until.After(ran.Add(59*time.Second)))
+		require.NoError(t, l.renew(t.Context()))
+		require.False(t, l.until.After(ran.Add(59*time.Second)))
+		require.True(t, l.until.After(c.since.Add(59*time.Second)))
+	})
+}
+
+// TestNoSendBeginsAfterItsLease: a renewal that gets no answer keeps the lease locked until it is over.
+func TestNoSendBeginsAfterItsLease(t *testing.T) {
+	t.Parallel()
+	rows := []row{{id: 1}, {id: 2}}
+	l := &lease{term: time.Minute, margin: time.Second}
+	l.start(claim{since: time.Now(), rows: rows})
+	require.Len(t, l.begin(rows, time.Second), 2)
+	require.False(t, l.renewUntil.IsZero())
+	l.end()
+	require.True(t, l.covers(time.Second))
+	l.mu.Lock() // by the renewal
+	began := make(chan []row)
+	go func() { began <- l.begin(rows, time.Second) }()
+	l.extend(time.Now().Add(-59 * time.Second))
+	l.mu.Unlock()
+	require.Empty(t, <-began)
+	require.True(t, l.renewUntil.IsZero(), "nothing is being sent, so nothing keeps the lease from being renewed")
+}
+
+// TestLeaseIsKeptWhileItsRowsAreWorkedOn: between a send and its write-back more than a lease passes, and another
+// relay looks for leases that are over all the time.
+func TestLeaseIsKeptWhileItsRowsAreWorkedOn(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		write(t, db, "A"+string(mode), 3)
+		cfg := testConfig(t, db, newFakeSink(nil))
+		cfg.Claim, cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = mode, 1500*time.Millisecond, 500*time.Millisecond, 500*time.Millisecond
+		other := cfg
+		otherSink := newFakeSink(nil)
+		other.DB, other.Sinks = e.db(t), []Sink{otherSink}
+		watcher := newTestRelay(t, other)
+		cfg.Hooks.AfterSend = func() {
+			end := time.Now().Add(cfg.Lease + 4*other.ReclaimInterval)
+			eventually(t, func() bool { return time.Now().After(end) }, "")
+		}
+		start(t, watcher)
+		var r *Relay
+		eventually(t, func() bool { // unless the watcher is the first to claim them
+			if countStatus(t, db, StatusSuccess) == 3 {
+				require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'WAIT'").Error)
+			}
+			r = newTestRelay(t, cfg)
+			return mustOnce(t, r).claimed == 3
+		}, "")
+		require.Equal(t, 3, countStatus(t, db, StatusSuccess))
+		require.Zero(t, testutil.ToFloat64(watcher.metrics.reclaimed.WithLabelValues("main")))
+		require.Zero(t, totalMisses(r))
+	})
+}
+
+// TestDoubtfulClaimIsGivenBack: the claim's answer was lost, and its lease is long. The rows wait again at the next
+// round, or when the relay stops.
+func TestDoubtfulClaimIsGivenBack(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		plain := e.db(t)
+		write(t, plain, "A"+string(mode), 3)
+		lost := map[ClaimMode][]func(op database.Op, query string) bool{
+			ClaimSkipLocked: {func(op database.Op, _ string) bool { return op == database.OpCommit }},
+			ClaimConditionalUpdate: {
+				func(_ database.Op, query string) bool { return strings.Contains(query, "SET status = 'SENDING'") },
+				func(_ database.Op, query string) bool { return strings.Contains(query, "AND claim_owner = ") },
+			},
+		}
+		for _, loses := range lost[mode] {
+			armed := false
+			db := e.open(t, database.Options{Hooks: database.Hooks{After: func(op database.Op, query string) error {
+				if armed && loses(op, query) {
+					armed = false
+					return errInjected
+				}
+				return nil
+			}}})
+			cfg := testConfig(t, db, newFakeSink(nil))
+			cfg.Claim, cfg.Lease = mode, time.Hour
+			r := newTestRelay(t, cfg)
+			loseClaim := func() {
+				armed = true
+				_, err := once(t, r)
+				require.ErrorIs(t, err, errInjected)
+				require.Equal(t, 3, countStatus(t, plain, StatusSending))
+			}
+			loseClaim()
+			stopped, cancel := context.WithCancel(t.Context())
+			cancel()
+			r.loops[0].run(stopped, t.Context())
+			require.Equal(t, 3, countStatus(t, plain, StatusWait), "given back at the end")
+			loseClaim()
+			require.Equal(t, 3, mustOnce(t, r).claimed, "given back, and claimed anew")
+			require.Equal(t, 3, countStatus(t, plain, StatusSuccess))
+			require.Zero(t, totalMisses(r))
+			require.NoError(t, plain.Write.Exec("UPDATE t_event_record SET status = 'WAIT'").Error)
+		}
+	})
 }
 
 // TestWriteBackWithLostAnswer: the mark took effect but its answer was lost; the repetition finds nothing to change

@@ -3,15 +3,11 @@ package outbox
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
+	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
 )
-
-// maxSuspects bounds the suspects that a loop remembers.
-const maxSuspects = 200
 
 // loop relays the records of one sink. Its fields belong to its goroutine, except for nudge.
 type loop struct {
@@ -23,11 +19,13 @@ type loop struct {
 	name    string
 	nudge   chan struct{}
 
-	breaker breaker
-	pace    pace
-	// suspects are records that timed out, or failed as a probe, while nothing else succeeded: they are sent last and
-	// alone, and no probe takes one while another record is due.
-	suspects    map[int64]struct{}
+	breaker  breaker
+	pace     pace
+	suspects suspects
+	// suspectsTurn is true after a round with a success of others: whatever a suspect does next is its own doing.
+	suspectsTurn bool
+	// silent are records, hopeless of them at most, whose own sends have timed out since the sink last answered.
+	silent      []int64
 	lastSuccess time.Time
 	// doubts are claims that failed with an error but may have taken effect. They are given back.
 	doubts []*doubtfulClaim
@@ -37,7 +35,7 @@ func newLoop(cfg RelayConfig, s store, m *relayMetrics, sink Sink) *loop {
 	return &loop{
 		cfg: cfg, store: s, metrics: m.sink(sink.Name()), log: cfg.Logger.With(zap.String("sink", sink.Name())),
 		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1),
-		breaker: breaker{cfg: cfg.Breaker}, pace: pace{perSecond: cfg.DrainRate}, suspects: map[int64]struct{}{},
+		breaker: breaker{cfg: cfg.Breaker}, pace: pace{perSecond: cfg.DrainRate},
 	}
 }
 
@@ -52,7 +50,7 @@ func (l *loop) poke() {
 // run works until soft ends. An error of a round is followed by a pause and the next round, whatever it was.
 func (l *loop) run(soft, hard context.Context) {
 	failing := newErrorStreak(l.log, "relay")
-	poll := l.cfg.PollMin
+	idle := poll{least: l.cfg.PollMin, most: l.cfg.PollMax}
 	for soft.Err() == nil {
 		res, err := l.runOnce(soft, hard)
 		errs := failing.observe(soft, err)
@@ -62,12 +60,8 @@ func (l *loop) run(soft, hard context.Context) {
 		case res.pause > 0:
 			sleep(soft, res.pause)
 		case res.more:
-		case res.claimed > 0:
-			poll = l.cfg.PollMin
-			l.idle(soft, poll)
 		default:
-			poll = min(2*poll, l.cfg.PollMax)
-			l.idle(soft, poll)
+			l.idle(soft, idle.next(res.claimed > 0))
 		}
 	}
 	if err := l.settleDoubts(hard); err != nil {
@@ -119,8 +113,10 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 		return l.lostRace(c), nil
 	}
 	l.pace.spend(now, len(c.rows))
+	suspect := l.suspects.has(c.rows[0].id)
 	l.cfg.Hooks.AfterClaim()
 	err = l.deliver(soft, hard, c, probe, alone)
+	l.suspectsTurn = !suspect && l.lastSuccess.After(now)
 	res := roundResult{claimed: len(c.rows), more: c.full}
 	if l.breaker.failures > 0 { // a failure below the breaker's limit: not again at once
 		res.pause = l.cfg.PollMin
@@ -134,32 +130,57 @@ func (l *loop) lostRace(c claim) roundResult {
 	if !c.full {
 		return roundResult{}
 	}
-	return roundResult{pause: time.Duration(1+int(c.since.UnixNano()%4)) * time.Millisecond}
+	return roundResult{pause: time.Millisecond + rand.N(3*time.Millisecond)}
 }
 
-// claim takes the next batch; a probe takes one record. alone is true if no other record is due.
+// claim takes the next batch; a probe takes one record. Suspects come one at a time: in their turn, and when nothing
+// else is due. alone is true if no other record is due; a probe does not count suspects.
 func (l *loop) claim(ctx context.Context, probe bool) (c claim, alone bool, err error) {
+	began := time.Now()
+	defer func() { l.metrics.claimSeconds.Observe(time.Since(began).Seconds()) }()
+	if !probe && l.suspectsTurn {
+		l.suspectsTurn = false
+		if c, err = l.claimSuspect(ctx); err != nil || len(c.rows) > 0 {
+			return c, false, err
+		}
+	}
+	limit := l.pace.limit(l.cfg.Batch)
+	if probe {
+		limit = 1
+	}
+	c, err = l.take(ctx, claimRequest{limit: limit, avoid: sorted(l.suspects.ids)})
+	if err != nil || c.found > 0 || l.suspects.len() == 0 {
+		return c, !probe && c.found == 1 && !c.full && l.suspects.len() == 0, err
+	}
+	c, err = l.claimSuspect(ctx)
+	return c, probe || l.suspects.len() == 1, err
+}
+
+// claimSuspect takes the suspect that has been one for longest. One that cannot be had was sent or taken by another
+// relay, and is forgotten.
+func (l *loop) claimSuspect(ctx context.Context) (claim, error) {
+	for l.suspects.len() > 0 {
+		id := l.suspects.ids[0]
+		c, err := l.take(ctx, claimRequest{limit: 1, only: id})
+		if err != nil || len(c.rows) > 0 {
+			return c, err
+		}
+		l.suspects.drop(id)
+	}
+	return claim{}, nil
+}
+
+// take claims what q says for this loop.
+func (l *loop) take(ctx context.Context, q claimRequest) (claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.StatementTimeout)
 	defer cancel()
-	q := claimRequest{sink: l.name, owner: newOwner(l.cfg.Instance), limit: l.pace.limit(l.cfg.Batch), lease: l.cfg.Lease}
-	if probe {
-		q.limit, q.avoid = 1, slices.Sorted(maps.Keys(l.suspects))
-	}
-	began := time.Now()
-	c, err = l.store.takeClaim(ctx, l.cfg.Claim, q)
-	if err == nil && len(c.rows) == 0 && len(q.avoid) > 0 {
-		// Everything that is due is suspect.
-		alone, q.avoid = true, nil
-		c, err = l.store.takeClaim(ctx, l.cfg.Claim, q)
-	} else {
-		alone = !probe && !c.full && len(c.rows) == 1
-	}
-	l.metrics.claimSeconds.Observe(time.Since(began).Seconds())
+	q.sink, q.owner, q.lease = l.name, newOwner(l.cfg.Instance), l.cfg.Lease
+	c, err := l.store.takeClaim(ctx, l.cfg.Claim, q)
 	var doubt *doubtfulClaim
 	if errors.As(err, &doubt) {
 		l.doubts = append(l.doubts, doubt)
 	}
-	return c, alone, err
+	return c, err
 }
 
 // settleDoubts gives back what claims with an unknown outcome may hold.

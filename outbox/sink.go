@@ -19,7 +19,8 @@ type BatchLimiter interface {
 	BatchLimit() (records, bytes int)
 }
 
-// Prober is a Sink that can tell "does not answer" from "does not answer to this event".
+// Prober is a Sink that can tell "does not answer" from "does not answer to this event". Without it, more than 200
+// events to which a sink never answers hold up everything behind them: they look like an outage.
 type Prober interface {
 	// Probe returns nil if the far end answers at all.
 	Probe(ctx context.Context) error

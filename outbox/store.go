@@ -48,6 +48,11 @@ const (
 
 	sqlAvoid = ` AND id NOT IN ?`
 
+	// sqlDueOne and sqlLockDueOne are the same for one record.
+	sqlDueOne     = `SELECT id, reclaim_count FROM t_event_record {by id}` + sqlIfDue
+	sqlLockDueOne = `SELECT ` + sqlColumns + ` FROM t_event_record {by id}` + sqlIfDue + ` FOR UPDATE SKIP LOCKED`
+	sqlIfDue      = ` WHERE id = ? AND sink = ? AND status = 'WAIT' AND next_retry_time <= {now}`
+
 	// sqlClaim: WAIT -> SENDING. A row that is no longer due was claimed and put back meanwhile: it is not ours.
 	sqlClaim = `UPDATE t_event_record {by id} SET status = 'SENDING', claim_owner = ?, claimed_at = {now}, lease_until = {now+}
  WHERE id IN ? AND sink = ? AND status = 'WAIT' AND next_retry_time <= {now}`
@@ -158,25 +163,28 @@ func ids(rows []row) []int64 {
 	return out
 }
 
-// due returns up to limit records that may be claimed; only id and reclaims are set.
-func (s store) due(ctx context.Context, sink string, limit int, avoid []int64) ([]row, error) {
-	query, args := s.avoiding(sqlDue, sink, limit, avoid)
+// due returns the records that q may claim; only id and reclaims are set.
+func (s store) due(ctx context.Context, q claimRequest) ([]row, error) {
+	query, args := s.dueSQL(q, sqlDue, sqlDueOne)
 	return collect(s.db.Read.WithContext(ctx).Raw(query, args...), func(rs *sql.Rows) (r row, err error) {
 		return r, rs.Scan(&r.id, &r.reclaims)
 	})
 }
 
-// lockDue returns up to limit records that may be claimed, locked until tx ends.
-func (s store) lockDue(tx *gorm.DB, sink string, limit int, avoid []int64) ([]row, error) {
-	query, args := s.avoiding(sqlLockDue, sink, limit, avoid)
+// lockDue returns the records that q may claim, locked until tx ends.
+func (s store) lockDue(tx *gorm.DB, q claimRequest) ([]row, error) {
+	query, args := s.dueSQL(q, sqlLockDue, sqlLockDueOne)
 	return collect(tx.Raw(query, args...), scanRow)
 }
 
-func (s store) avoiding(query, sink string, limit int, avoid []int64) (string, []any) {
-	if len(avoid) == 0 {
-		return s.dialect.Replace(strings.Replace(query, "{avoid}", "", 1)), []any{sink, limit}
+func (s store) dueSQL(q claimRequest, many, one string) (string, []any) {
+	switch {
+	case q.only != 0:
+		return s.dialect.Replace(one), []any{q.only, q.sink}
+	case len(q.avoid) == 0:
+		return s.dialect.Replace(strings.Replace(many, "{avoid}", "", 1)), []any{q.sink, q.limit}
 	}
-	return s.dialect.Replace(strings.Replace(query, "{avoid}", sqlAvoid, 1)), []any{sink, avoid, limit}
+	return s.dialect.Replace(strings.Replace(many, "{avoid}", sqlAvoid, 1)), []any{q.sink, q.avoid, q.limit}
 }
 
 func (s store) claim(db *gorm.DB, owner, sink string, ids []int64, lease time.Duration) (int64, error) {

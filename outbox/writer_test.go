@@ -152,6 +152,31 @@ func TestUniqueKeysAreToldApart(t *testing.T) {
 	})
 }
 
+// TestEveryCharacterOfAKeyCounts, trailing spaces too, on every engine: the envelope refuses them, the keys do not rely
+// on it.
+func TestEveryCharacterOfAKeyCounts(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, e *engine) {
+		db := e.db(t)
+		w := newTestWriter(t, db)
+		insert := func(subject, eventType string) error {
+			at, err := halfbox.NewAttempt(halfbox.DeliveryOutbox)
+			require.NoError(t, err)
+			r, err := w.record(event("x"), at)
+			require.NoError(t, err)
+			r.BizNo, r.EventType = subject, eventType
+			return w.store.insert(db.Write, r)
+		}
+		for _, key := range [][2]string{{"A", "t"}, {"A ", "t"}, {"A  ", "t"}, {"a", "t"}, {"Ä", "t"}, {"A\u0308", "t"}, {"A", "t "}, {"A", "T"}} {
+			require.NoError(t, insert(key[0], key[1]), "%q", key)
+			require.ErrorIs(t, insert(key[0], key[1]), ErrDuplicateFact, "%q", key)
+			found, err := List(t.Context(), db, Filter{BizNo: key[0], EventType: key[1]})
+			require.NoError(t, err)
+			require.Len(t, found, 1, "%q", key)
+		}
+	})
+}
+
 func TestDeadlockRepeatsUnderSameAttempt(t *testing.T) {
 	t.Parallel()
 	db := newSQLite(t).db(t)

@@ -74,8 +74,8 @@ func (r *report) mysql(ctx context.Context, name string, db *database.DB) {
 	if err := db.Read.WithContext(ctx).Raw("SELECT VARIABLE_VALUE FROM performance_schema.session_status WHERE VARIABLE_NAME = 'Ssl_cipher'").Scan(&v.Ssl).Error; err != nil {
 		v.Ssl = "unknown" // performance_schema may be off
 	}
-	if major, _, _ := strings.Cut(v.Version, "."); !atLeast(major, 8) {
-		r.bad(name+": version", "MySQL "+v.Version, "use MySQL 8.0 or newer")
+	if !atLeast(v.Version, 8, 0, 17) { // CHECK constraints and utf8mb4_0900_bin
+		r.bad(name+": version", "MySQL "+v.Version, "use MySQL 8.0.17 or newer")
 	} else {
 		cipher := v.Ssl
 		if cipher == "" {
@@ -104,9 +104,19 @@ func (r *report) mysql(ctx context.Context, name string, db *database.DB) {
 	}
 }
 
-func atLeast(major string, want int) bool {
-	n, err := strconv.Atoi(major)
-	return err == nil && n >= want
+// atLeast compares a version such as "8.0.36-28" with the least one wanted.
+func atLeast(version string, want ...int) bool {
+	version, _, _ = strings.Cut(version, "-")
+	parts := strings.Split(version, ".")
+	for i, w := range want {
+		if i == len(parts) {
+			return false
+		}
+		if n, err := strconv.Atoi(parts[i]); err != nil || n != w {
+			return err == nil && n > w
+		}
+	}
+	return true
 }
 
 func (r *report) clock(ctx context.Context, name string, db *database.DB) {

@@ -127,6 +127,10 @@ func (s *Sink) sendBounded(ctx context.Context, msgs []*primitive.Message) error
 	go func() {
 		defer s.underWay.Done()
 		res, err := s.producer.SendSync(ctx, msgs...)
+		if isNoRoute(err) {
+			done <- s.noRoute(ctx, msgs[0].Topic, err)
+			return
+		}
 		done <- verdict(res, err)
 	}()
 	select {

@@ -31,6 +31,9 @@ const (
 	textNotStarted     = "producer not started"
 )
 
+// isNoRoute is true for a send that found no queue of its topic; nothing was sent.
+func isNoRoute(err error) bool { return err != nil && strings.Contains(err.Error(), textNoRoute) }
+
 // verdict turns the client's answer into an error of the outbox's classes; nil means that the batch is stored.
 func verdict(res *primitive.SendResult, err error) error {
 	if err == nil {
@@ -57,7 +60,7 @@ func transport(err error) error {
 	var op *net.OpError
 	text := err.Error()
 	switch {
-	case errors.As(err, &op) && op.Op == "dial", strings.Contains(text, textNoRoute):
+	case errors.As(err, &op) && op.Op == "dial":
 		return outbox.Unreachable(err)
 	case errors.Is(err, context.Canceled):
 		return err
