@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -22,6 +19,7 @@ import (
 
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/enginetest"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +37,7 @@ type engine struct {
 	open  func(t testing.TB, o database.Options) *database.DB
 }
 
-// onEngines runs the test on SQLite, and on MySQL where HALFBOX_TEST_MYSQL_DSN names a server.
+// onEngines runs the test on SQLite, and on MySQL where there is one, see package enginetest.
 func onEngines(t *testing.T, test func(t *testing.T, e *engine)) {
 	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newSQLite(t)) })
 	t.Run("mysql", func(t *testing.T) { t.Parallel(); test(t, newMySQL(t)) })
@@ -84,23 +82,9 @@ func newSQLite(t testing.TB) *engine {
 }
 
 func newMySQL(t testing.TB) *engine {
-	dsn := os.Getenv("HALFBOX_TEST_MYSQL_DSN")
-	if dsn == "" {
-		t.Skip("HALFBOX_TEST_MYSQL_DSN is not set: it names a MySQL server on which the test makes its own database")
-	}
-	cfg, err := mysql.ParseDSN(dsn)
-	require.NoError(t, err)
-	name := "halfbox_outbox_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
-	admin, err := database.OpenMySQL(dsn, database.Options{})
-	require.NoError(t, err)
-	require.NoError(t, admin.Write.Exec("CREATE DATABASE "+name).Error)
-	t.Cleanup(func() {
-		_ = admin.Write.Exec("DROP DATABASE " + name)
-		_ = admin.Close()
-	})
-	cfg.DBName = name
+	dsn := enginetest.MySQL(t)
 	e := &engine{name: "mysql", modes: []ClaimMode{ClaimSkipLocked, ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
-		db, err := database.OpenMySQL(cfg.FormatDSN(), o)
+		db, err := database.OpenMySQL(dsn, o)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		return db

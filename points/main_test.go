@@ -3,14 +3,12 @@ package points_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/enginetest"
 	"github.com/halfbox/halfbox/points"
 )
 
@@ -34,7 +33,7 @@ type engine struct {
 	open func(t testing.TB, o database.Options) *database.DB
 }
 
-// onEngines runs the test on SQLite, and on MySQL where HALFBOX_TEST_MYSQL_DSN names a server.
+// onEngines runs the test on SQLite, and on MySQL where there is one, see package enginetest.
 func onEngines(t *testing.T, test func(t *testing.T, e engine)) {
 	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newSQLite(t)) })
 	t.Run("mysql", func(t *testing.T) { t.Parallel(); test(t, newMySQL(t)) })
@@ -46,21 +45,8 @@ func newSQLite(t testing.TB) engine {
 }
 
 func newMySQL(t testing.TB) engine {
-	dsn := os.Getenv("HALFBOX_TEST_MYSQL_DSN")
-	if dsn == "" {
-		t.Skip("HALFBOX_TEST_MYSQL_DSN is not set: it names a MySQL server on which the test makes its own schema")
-	}
-	cfg, err := mysql.ParseDSN(dsn)
-	require.NoError(t, err)
-	admin, err := database.OpenMySQL(dsn, database.Options{})
-	require.NoError(t, err)
-	cfg.DBName = "halfbox_points_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
-	require.NoError(t, admin.Write.Exec("CREATE DATABASE "+cfg.DBName).Error)
-	t.Cleanup(func() {
-		require.NoError(t, admin.Write.Exec("DROP DATABASE "+cfg.DBName).Error)
-		require.NoError(t, admin.Close())
-	})
-	return migrated(t, func(o database.Options) (*database.DB, error) { return database.OpenMySQL(cfg.FormatDSN(), o) })
+	dsn := enginetest.MySQL(t)
+	return migrated(t, func(o database.Options) (*database.DB, error) { return database.OpenMySQL(dsn, o) })
 }
 
 func migrated(t testing.TB, open func(database.Options) (*database.DB, error)) engine {

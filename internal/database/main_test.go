@@ -10,13 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"gorm.io/gorm"
 
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/enginetest"
 )
 
 // migrateFile makes the test binary a second process: it migrates this file and exits.
@@ -133,24 +132,10 @@ func failing(kind database.Op, n int, err error) func(database.Op, string) error
 	}
 }
 
-// newMySQL opens a schema of its own on the server that HALFBOX_TEST_MYSQL_DSN names.
+// newMySQL opens a schema of its own.
 func newMySQL(t testing.TB, o database.Options) *database.DB {
 	t.Helper()
-	dsn := os.Getenv("HALFBOX_TEST_MYSQL_DSN")
-	if dsn == "" {
-		t.Skip("HALFBOX_TEST_MYSQL_DSN is not set: it names a MySQL server on which the test makes its own schema")
-	}
-	cfg, err := mysql.ParseDSN(dsn)
-	require.NoError(t, err)
-	admin, err := database.OpenMySQL(dsn, database.Options{})
-	require.NoError(t, err)
-	cfg.DBName = "halfbox_database_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
-	require.NoError(t, admin.Write.Exec("CREATE DATABASE "+cfg.DBName).Error)
-	t.Cleanup(func() {
-		require.NoError(t, admin.Write.Exec("DROP DATABASE "+cfg.DBName).Error)
-		require.NoError(t, admin.Close())
-	})
-	db, err := database.OpenMySQL(cfg.FormatDSN(), o)
+	db, err := database.OpenMySQL(enginetest.MySQL(t), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	mustExec(t, db, "CREATE TABLE t (id INTEGER PRIMARY KEY, note VARCHAR(64) NOT NULL)")
