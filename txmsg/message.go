@@ -7,6 +7,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
 	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/internal/rocketmq"
 )
 
 // ErrTooLarge means that the event's body is over Config.MaxBody, or over the broker's limit.
@@ -36,12 +37,10 @@ func (p *Producer) message(ev halfbox.Event, msgID string) (*primitive.Message, 
 	return m, nil
 }
 
-// halfError turns the client's verdict on a half message into an error; nil means that it was stored. The codes
-// are those of RocketMQ's remoting protocol, which the client hands on as text.
+// halfError turns the client's verdict on a half message into an error; nil means that it was stored.
 func halfError(res *primitive.TransactionSendResult, err error) error {
 	if err != nil {
-		var code int
-		if _, scan := fmt.Sscanf(err.Error(), "CODE: %d,", &code); scan == nil && code == codeMessageIllegal {
+		if code, ok := rocketmq.AnswerCode(err); ok && code == rocketmq.CodeMessageIllegal {
 			return fmt.Errorf("%w: %w", ErrTooLarge, err)
 		}
 		return fmt.Errorf("%w: %w", errNotStored, err)
@@ -52,6 +51,3 @@ func halfError(res *primitive.TransactionSendResult, err error) error {
 	}
 	return nil
 }
-
-// codeMessageIllegal is RocketMQ's MESSAGE_ILLEGAL: in practice a message over the broker's size limit.
-const codeMessageIllegal = 13

@@ -171,7 +171,7 @@ func TestBrokersAnswersAreClassified(t *testing.T) {
 	})
 	s := newSink(t, b.Addr())
 	for answer, want := range map[int]error{
-		codeMessageIllegal: outbox.ErrRefused, codeTopicNotExist: outbox.ErrRefused,
+		rocketmq.CodeMessageIllegal: outbox.ErrRefused, codeTopicNotExist: outbox.ErrRefused,
 		codeSystemBusy: outbox.ErrUnreachable, codeFlowControl: outbox.ErrUnreachable, codeServiceNotAvailable: outbox.ErrUnreachable,
 		codeNoPermission: outbox.ErrUnreachable, 10: outbox.ErrUnreachable, 11: outbox.ErrUnreachable, 12: outbox.ErrUnreachable, 1: nil,
 	} {

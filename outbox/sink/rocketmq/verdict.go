@@ -10,13 +10,13 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
+	"github.com/halfbox/halfbox/internal/rocketmq"
 	"github.com/halfbox/halfbox/outbox"
 )
 
-// Answers of the broker, by the codes of RocketMQ's remoting protocol. The client hands them on as text.
+// Answers of the broker, by the codes of RocketMQ's remoting protocol.
 const (
 	codeSystemBusy          = 2
-	codeMessageIllegal      = 13 // in practice a message over the size limit
 	codeServiceNotAvailable = 14
 	codeNoPermission        = 16 // the broker or topic is read-only for now
 	codeTopicNotExist       = 17
@@ -42,10 +42,9 @@ func verdict(res *primitive.SendResult, err error) error {
 		}
 		return nil
 	}
-	var code int
-	if _, scan := fmt.Sscanf(err.Error(), "CODE: %d,", &code); scan == nil {
+	if code, ok := rocketmq.AnswerCode(err); ok {
 		switch code {
-		case codeMessageIllegal, codeTopicNotExist:
+		case rocketmq.CodeMessageIllegal, codeTopicNotExist:
 			return outbox.Refused(err)
 		case codeSystemBusy, codeFlowControl, codeServiceNotAvailable, codeNoPermission:
 			return outbox.Unreachable(err)
