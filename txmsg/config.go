@@ -28,7 +28,7 @@ type Fallback interface {
 
 // Config makes a Producer.
 type Config struct {
-	// DB is the database of the local transactions.
+	// DB is the database of the local transactions, see package localtx.
 	DB *database.DB
 	// NameServers are RocketMQ name server addresses, host:port.
 	NameServers []string

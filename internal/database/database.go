@@ -58,11 +58,15 @@ type DB struct {
 	// Read is for statements that only read, outside of any transaction of the caller.
 	Read *gorm.DB
 
-	pools []*sql.DB
+	pools    []*sql.DB
+	borrowed bool // the pools are not ours to close
 }
 
-// Close closes every connection; it waits for those in use.
+// Close closes every connection; it waits for those in use. A DB made by Attach leaves its pool to whoever opened it.
 func (db *DB) Close() error {
+	if db.borrowed {
+		return nil
+	}
 	var errs []error
 	for _, p := range db.pools {
 		errs = append(errs, p.Close())

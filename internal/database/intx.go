@@ -66,25 +66,32 @@ func (db *DB) inTxOnce(ctx context.Context, fn func(tx *gorm.DB) error) (err err
 			rollback(conn, sqlTx)
 		}
 	}()
-	local := &localTx{Tx: sqlTx}
+	local := &localTx{Tx: sqlTx, unfollow: stopFollowing}
 	err = fn(db.session(ctx, local))
 	if err == nil && local.misused.Load() {
 		err = errNotYours
 	}
 	if err != nil {
 		done = true
-		rollback(conn, sqlTx)
+		if ended := rollback(conn, sqlTx); ended && local.raw {
+			return halfbox.Unknown(errors.Join(errNotYours, err))
+		}
 		return halfbox.RolledBack(cause(ctx, err))
 	}
-	if !stopFollowing() {
+	if !stopFollowing() && !local.raw || ctx.Err() != nil {
 		done = true
-		rollback(conn, sqlTx)
+		if ended := rollback(conn, sqlTx); ended && local.raw {
+			return halfbox.Unknown(errNotYours)
+		}
 		return halfbox.RolledBack(context.Cause(ctx))
 	}
 	done = true
 	err = sqlTx.Commit()
 	if err == nil {
 		return nil
+	}
+	if local.raw && errors.Is(err, sql.ErrTxDone) {
+		return halfbox.Unknown(errNotYours)
 	}
 	discard(conn)
 	if commitRefused(err) {
@@ -106,7 +113,9 @@ var errNotYours = errors.New("a local transaction must not be committed or rolle
 // would make InTx report what is not true.
 type localTx struct {
 	*sql.Tx
-	misused atomic.Bool
+	misused  atomic.Bool
+	unfollow func() bool // see inTxOnce
+	raw      bool        // fn has Tx itself, see SQLLocal
 }
 
 // Commit refuses.
@@ -118,11 +127,14 @@ func (t *localTx) Commit() error {
 // Rollback refuses.
 func (t *localTx) Rollback() error { return t.Commit() }
 
-// rollback ends the transaction; a connection that cannot do it is closed, which makes the server do it.
-func rollback(conn *sql.Conn, sqlTx *sql.Tx) {
-	if err := sqlTx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+// rollback ends the transaction; a connection that cannot do it is closed, which makes the server do it. It reports
+// whether the transaction had been ended before.
+func rollback(conn *sql.Conn, sqlTx *sql.Tx) (ended bool) {
+	err := sqlTx.Rollback()
+	if ended = errors.Is(err, sql.ErrTxDone); err != nil && !ended {
 		discard(conn)
 	}
+	return ended
 }
 
 // discard takes the connection out of the pool.

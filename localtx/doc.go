@@ -1,0 +1,27 @@
+// Package localtx is the database of the local transactions: the handle that txmsg.Config, outbox.WriterConfig and
+// outbox.RelayConfig ask for. Make one
+//
+//	from a DSN or a file   OpenMySQL, OpenSQLite   with every setting that the guarantees need
+//	from a *sql.DB         FromSQL                 which must have been opened with them (CompleteDSN)
+//	from a *gorm.DB        FromGorm                the same
+//
+// Its local transactions are handed out as *gorm.DB; SQL turns them into *sql.Tx:
+//
+//	producer.PublishInTx(ctx, ev, func(tx *gorm.DB, at halfbox.Attempt) error { ... })
+//	producer.PublishInTx(ctx, ev, localtx.SQL(func(ctx context.Context, tx *sql.Tx, at halfbox.Attempt) error { ... }))
+//
+// # What a pool must have
+//
+//	MySQL   parseTime, loc=UTC, time_zone '+00:00', clientFoundRows, READ COMMITTED, autocommit, wait_timeout of at
+//	        most 5 min (a frozen process must not hold its locks for hours), innodb_lock_wait_timeout of at most 10 s;
+//	        driver github.com/go-sql-driver/mysql, wrapped or not
+//	SQLite  journal_mode WAL, synchronous FULL, a busy_timeout; better also _txlock=immediate;
+//	        driver modernc.org/sqlite, wrapped or not
+//
+// # Failure handling
+//
+// DB.InTx and every strategy answer nil, halfbox.ErrRolledBack or halfbox.ErrUnknown, see package halfbox.
+//
+// Clocks: facts carry the application's UTC time, due times the database's. Everything here is safe for concurrent
+// use.
+package localtx
