@@ -1,4 +1,4 @@
-.PHONY: help test test-race test-real lint fmt bench ci
+.PHONY: help test test-race test-real lint fmt bench bench-peers ci
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 test: ## all tests on the embedded engines
@@ -13,5 +13,7 @@ fmt: ## format the code
 	go tool -modfile=tools/go.mod golangci-lint fmt ./...
 bench: ## benchmarks
 	go test -run '^$$' -bench . ./...
+bench-peers: ## the outbox beside its peers on MySQL and RocketMQ, see bench/README.md
+	eval "$$(scripts/engines up)" && cd bench && go run . -json bench.json
 ci: ## everything CI does
 	.ci/run
