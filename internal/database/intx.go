@@ -88,6 +88,9 @@ func (db *DB) inTxOnce(ctx context.Context, fn func(tx *gorm.DB) error) (err err
 	done = true
 	err = sqlTx.Commit()
 	if err == nil {
+		for _, f := range local.committed {
+			f()
+		}
 		return nil
 	}
 	if local.raw && errors.Is(err, sql.ErrTxDone) {
@@ -113,9 +116,20 @@ var errNotYours = errors.New("a local transaction must not be committed or rolle
 // would make InTx report what is not true.
 type localTx struct {
 	*sql.Tx
-	misused  atomic.Bool
-	unfollow func() bool // see inTxOnce
-	raw      bool        // fn has Tx itself, see SQLLocal
+	misused   atomic.Bool
+	unfollow  func() bool // see inTxOnce
+	raw       bool        // fn has Tx itself, see SQLLocal
+	committed []func()    // see OnCommit
+}
+
+// OnCommit calls f once COMMIT of InTx's transaction tx is confirmed, before InTx returns. A transaction that is rolled
+// back, or whose COMMIT's answer is lost, never calls it. Call it from the function given to InTx, in its goroutine.
+func OnCommit(tx *gorm.DB, f func()) {
+	local, ok := tx.Statement.ConnPool.(*localTx)
+	if !ok {
+		panic("database: OnCommit outside of InTx")
+	}
+	local.committed = append(local.committed, f)
 }
 
 // Commit refuses.

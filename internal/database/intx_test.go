@@ -22,6 +22,34 @@ func TestInTxCommits(t *testing.T) {
 	requireUsable(t, db)
 }
 
+func TestInTxTellsOfCommit(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("answer lost")
+	var lose error
+	db := newDB(t, database.Options{Hooks: database.Hooks{After: func(op database.Op, _ string) error {
+		if op == database.OpCommit {
+			return lose
+		}
+		return nil
+	}}})
+	told := 0
+	fn := func(id int, err error) func(tx *gorm.DB) error {
+		return func(tx *gorm.DB) error {
+			database.OnCommit(tx, func() { told++ })
+			database.OnCommit(tx.WithContext(t.Context()), func() { told++ })
+			require.NoError(t, insert(tx, id))
+			return err
+		}
+	}
+	require.NoError(t, db.InTx(t.Context(), fn(1, nil)))
+	require.Equal(t, 2, told)
+	require.ErrorIs(t, db.InTx(t.Context(), fn(2, errors.New("no"))), halfbox.ErrRolledBack)
+	lose = lost
+	require.ErrorIs(t, db.InTx(t.Context(), fn(3, nil)), halfbox.ErrUnknown)
+	require.Equal(t, 2, told, "only a confirmed COMMIT counts")
+	require.Panics(t, func() { database.OnCommit(db.Write, func() {}) })
+}
+
 func TestInTxErrorRollsBack(t *testing.T) {
 	t.Parallel()
 	db, cause := newDB(t, database.Options{}), errors.New("no stock left")

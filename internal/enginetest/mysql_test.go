@@ -10,6 +10,9 @@ import (
 	"github.com/halfbox/halfbox/internal/database"
 )
 
+// soon is the deadline for what must happen.
+const soon = 5 * time.Second
+
 func openMySQL(t *testing.T, dsn string) *database.DB {
 	db, err := database.OpenMySQL(dsn, database.Options{})
 	require.NoError(t, err)

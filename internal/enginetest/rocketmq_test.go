@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/netfault"
 	"github.com/halfbox/halfbox/internal/remoting"
 	"github.com/halfbox/halfbox/internal/rocketmq"
 )
@@ -174,10 +175,10 @@ func TestTopicHasRoute(t *testing.T) {
 	onBrokers(t, func(t *testing.T, nameServers []string) {
 		topic := Topic(t, nameServers)
 		CreateTopic(t, nameServers, topic) // twice is fine
-		route, err := remoting.Ask(t.Context(), nameServers[0], codeRoute, map[string]string{"topic": topic}, remoting.Credentials{})
+		route, err := remoting.Ask(t.Context(), nameServers[0], remoting.CodeRoute, map[string]string{"topic": topic}, remoting.Credentials{})
 		require.NoError(t, err)
-		require.Equal(t, codeOK, route.Code)
-		require.Len(t, brokerAddrs(route.Body), 1)
+		require.Equal(t, remoting.CodeOK, route.Code)
+		require.Len(t, netfault.BrokerAddrs(route.Body), 1)
 	})
 }
 

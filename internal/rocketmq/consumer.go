@@ -24,6 +24,8 @@ type Message struct {
 	Topic string // the original topic, also for a message that comes back from a retry topic
 	Tag   string
 	Body  []byte
+	// StoredAt is when the broker stored it, by the broker's clock, in milliseconds.
+	StoredAt time.Time
 }
 
 // ConsumerConfig makes a Consumer.
@@ -197,7 +199,7 @@ func (c *Consumer) consume(_ context.Context, msgs ...*primitive.MessageExt) (co
 		if id == "" {
 			id = m.MsgId
 		}
-		if err := c.handleInPlace(Message{MsgID: id, Topic: m.Topic, Tag: m.GetTags(), Body: m.Body}); err != nil {
+		if err := c.handleInPlace(Message{MsgID: id, Topic: m.Topic, Tag: m.GetTags(), Body: m.Body, StoredAt: time.UnixMilli(m.StoreTimestamp)}); err != nil {
 			c.cfg.Logger.Warn("message goes back to the broker", zap.String("msg_id", id), zap.String("group", c.cfg.Group), zap.Error(err))
 			return consumer.ConsumeRetryLater, nil
 		}

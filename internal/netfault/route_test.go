@@ -1,4 +1,4 @@
-package enginetest
+package netfault
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ func TestRewriteRoute(t *testing.T) {
 		"unquoted keys": `{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911"},"brokerName":"a:1"}],"queueDatas":[]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, []string{"127.0.0.1:10911"}, brokerAddrs([]byte(body)))
+			require.Equal(t, []string{"127.0.0.1:10911"}, BrokerAddrs([]byte(body)))
 			got := rewriteRoute([]byte(body), func(string) string { return "127.0.0.1:5" })
 			require.Contains(t, string(got), `"127.0.0.1:5"}`)
 			require.Contains(t, string(got), `"brokerName":"a:1"`)
@@ -24,8 +24,8 @@ func TestRewriteRoute(t *testing.T) {
 		})
 	}
 	many := `{"brokerAddrs":{"0":"broker-a:10911","1":"10.0.0.2:10911"}} {"brokerAddrs":{"0":"b:1"}} {"other":{"0":"c:1"}}`
-	require.Equal(t, []string{"broker-a:10911", "10.0.0.2:10911", "b:1"}, brokerAddrs([]byte(many)))
-	require.Empty(t, brokerAddrs(nil))
+	require.Equal(t, []string{"broker-a:10911", "10.0.0.2:10911", "b:1"}, BrokerAddrs([]byte(many)))
+	require.Empty(t, BrokerAddrs(nil))
 }
 
 func TestFrames(t *testing.T) {
@@ -58,6 +58,20 @@ func TestFrames(t *testing.T) {
 	f, err = readFrame(bytes.NewReader([]byte{0, 0, 0, 5, 1, 0, 0, 1, 'x'}))
 	require.NoError(t, err)
 	require.Empty(t, f.head)
+}
+
+func TestFramesCountMessages(t *testing.T) {
+	t.Parallel()
+	item := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n))[:4:4] }
+	batch := append(append(append(item(6), 1, 2), item(4)...), append(item(5), 9)...)
+	for want, f := range map[int]frame{
+		0: {head: header{Code: codeRoute}, body: []byte("x")},
+		1: {head: header{Code: codeSendV2}, body: []byte("hello, a single message")},
+		3: {head: header{Code: codeSendBatch}, body: batch},
+		2: {head: header{Code: codeSendV2, ExtFields: map[string]string{"m": "true"}}, body: batch[:10]},
+	} {
+		require.Equal(t, want, f.messages())
+	}
 }
 
 // encode returns the bytes of a request without a body.

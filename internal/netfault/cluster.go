@@ -1,22 +1,21 @@
-package enginetest
+package netfault
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"sync"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/halfbox/halfbox/internal/remoting"
 )
 
-// RocketMQProxy stands in front of a whole cluster: a Proxy before each name server and, because the name servers'
+// Cluster stands in front of a whole cluster: a Proxy before each name server and, because the name servers'
 // route answers are rewritten, one before each broker.
-type RocketMQProxy struct {
+type Cluster struct {
+	onRequest   func(Request)
 	nameServers []*Proxy
 
 	mu      sync.Mutex
@@ -24,28 +23,46 @@ type RocketMQProxy struct {
 	closed  bool
 }
 
-// NewRocketMQProxy starts the proxies. The cluster must be up: its brokers are asked for, so that faults can be set
-// before the first client comes. They are closed at the end of the test.
-func NewRocketMQProxy(t testing.TB, nameServers []string) *RocketMQProxy {
-	t.Helper()
-	require.NotEmpty(t, nameServers)
-	c := &RocketMQProxy{brokers: map[string]*Proxy{}}
-	t.Cleanup(c.close)
+// Request is a request on its way to a broker.
+type Request struct {
+	Code int
+	// Messages is how many messages it carries: those of a batch, 1 of a single send, else 0.
+	Messages int
+}
+
+// NewCluster starts the proxies. The cluster must be up: its brokers are asked for, so that faults can be set before
+// the first client comes. onRequest, unless nil, is called concurrently for every request to a broker. Close ends the
+// proxies.
+func NewCluster(ctx context.Context, nameServers []string, onRequest func(Request)) (_ *Cluster, err error) {
+	c := &Cluster{brokers: map[string]*Proxy{}, onRequest: onRequest}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
 	for _, addr := range nameServers {
 		p, err := newProxy(addr, c.sources)
-		require.NoError(t, err)
+		if err != nil {
+			return nil, err
+		}
 		c.nameServers = append(c.nameServers, p)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), adminTimeout)
-	defer cancel()
-	route, err := remoting.Ask(ctx, c.nameServers[0].Addr(), codeRoute, map[string]string{"topic": "TBW102"}, remoting.Credentials{}) // every broker that may make topics has it
-	require.NoError(t, err)
-	require.NotEmpty(t, c.Brokers(), "name server %s knows no broker: %s", nameServers[0], route.Remark)
-	return c
+	if len(c.nameServers) == 0 {
+		return nil, errors.New("no name server")
+	}
+	// Every broker that may make topics has this one.
+	route, err := remoting.Ask(ctx, c.nameServers[0].Addr(), codeRoute, map[string]string{"topic": "TBW102"}, remoting.Credentials{})
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Brokers()) == 0 {
+		return nil, fmt.Errorf("name server %s knows no broker: %s", nameServers[0], route.Remark)
+	}
+	return c, nil
 }
 
 // NameServers is what clients are given instead of the cluster's own addresses.
-func (c *RocketMQProxy) NameServers() []string {
+func (c *Cluster) NameServers() []string {
 	addrs := make([]string, len(c.nameServers))
 	for i, p := range c.nameServers {
 		addrs[i] = p.Addr()
@@ -54,18 +71,10 @@ func (c *RocketMQProxy) NameServers() []string {
 }
 
 // NameServer is the proxy before the i-th name server.
-func (c *RocketMQProxy) NameServer(i int) *Proxy { return c.nameServers[i] }
-
-// Broker is the proxy before the broker of a cluster that has one.
-func (c *RocketMQProxy) Broker(t testing.TB) *Proxy {
-	t.Helper()
-	brokers := c.Brokers()
-	require.Len(t, brokers, 1)
-	return brokers[0]
-}
+func (c *Cluster) NameServer(i int) *Proxy { return c.nameServers[i] }
 
 // Brokers are the proxies before the brokers known so far, ordered by the brokers' addresses.
-func (c *RocketMQProxy) Brokers() []*Proxy {
+func (c *Cluster) Brokers() []*Proxy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []*Proxy
@@ -76,14 +85,14 @@ func (c *RocketMQProxy) Brokers() []*Proxy {
 }
 
 // Set replaces the fault of all proxies.
-func (c *RocketMQProxy) Set(f Fault, dirs ...Direction) {
+func (c *Cluster) Set(f Fault, dirs ...Direction) {
 	for _, p := range slices.Concat(c.nameServers, c.Brokers()) {
 		p.Set(f, dirs...)
 	}
 }
 
 // proxyOf returns the address of the proxy before a broker.
-func (c *RocketMQProxy) proxyOf(broker string) (string, error) {
+func (c *Cluster) proxyOf(broker string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.brokers[broker]; ok {
@@ -92,7 +101,7 @@ func (c *RocketMQProxy) proxyOf(broker string) (string, error) {
 	if c.closed {
 		return "", fmt.Errorf("the proxy of the cluster is closed")
 	}
-	p, err := newProxy(broker, plainSources)
+	p, err := newProxy(broker, c.brokerSources)
 	if err != nil {
 		return "", err
 	}
@@ -100,7 +109,8 @@ func (c *RocketMQProxy) proxyOf(broker string) (string, error) {
 	return p.Addr(), nil
 }
 
-func (c *RocketMQProxy) close() {
+// Close ends every proxy.
+func (c *Cluster) Close() {
 	for _, p := range c.nameServers {
 		p.Close()
 	}
@@ -113,7 +123,7 @@ func (c *RocketMQProxy) close() {
 }
 
 // sources read a name server connection frame by frame and rewrite the answers to route requests.
-func (c *RocketMQProxy) sources() [directions]source {
+func (c *Cluster) sources() [directions]source {
 	var (
 		mu    sync.Mutex
 		asked = map[int32]bool{} // the numbers of route requests under way
@@ -152,4 +162,22 @@ func (c *RocketMQProxy) sources() [directions]source {
 		return f.withBody(body), err
 	}
 	return [directions]source{ToServer: toServer, ToClient: toClient}
+}
+
+// brokerSources read a broker connection's requests frame by frame when somebody wants to know of them.
+func (c *Cluster) brokerSources() [directions]source {
+	if c.onRequest == nil {
+		return plainSources()
+	}
+	toServer := func(r io.Reader) ([]byte, error) {
+		f, err := readFrame(r)
+		if err != nil {
+			return nil, err
+		}
+		if !f.response() {
+			c.onRequest(Request{Code: f.head.Code, Messages: f.messages()})
+		}
+		return f.raw, nil
+	}
+	return [directions]source{ToServer: toServer, ToClient: plain}
 }

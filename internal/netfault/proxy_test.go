@@ -1,4 +1,4 @@
-package enginetest
+package netfault
 
 import (
 	"bytes"
@@ -51,8 +51,15 @@ func newClient(t *testing.T, addr string) net.Conn {
 }
 
 func newEcho(t *testing.T) (*Proxy, net.Conn) {
-	p := NewProxy(t, echoServer(t))
+	p := proxyTo(t, echoServer(t))
 	return p, newClient(t, p.Addr())
+}
+
+func proxyTo(t *testing.T, target string) *Proxy {
+	p, err := NewProxy(target)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
 }
 
 func send(t *testing.T, c net.Conn, text string) {
@@ -215,7 +222,7 @@ func TestProxyWithoutServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	p := NewProxy(t, l.Addr().String())
+	p := proxyTo(t, l.Addr().String())
 	p.neverAnswers(t)
 }
 
@@ -245,7 +252,7 @@ func TestProxyEndsWithOpenConnections(t *testing.T) {
 // Faults change while connections come and go.
 func TestProxyUnderChange(t *testing.T) {
 	t.Parallel()
-	p := NewProxy(t, echoServer(t))
+	p := proxyTo(t, echoServer(t))
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {

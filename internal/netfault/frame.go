@@ -1,4 +1,4 @@
-package enginetest
+package netfault
 
 import (
 	"encoding/binary"
@@ -29,7 +29,10 @@ type header struct {
 const (
 	codeRoute       = 105
 	codeClusterInfo = 106
-	codeOK          = 0
+
+	codeSend      = 10
+	codeSendV2    = 310
+	codeSendBatch = 320
 
 	responseFlag = 1
 	maxFrame     = 32 << 20
@@ -67,6 +70,25 @@ func readFrame(r io.Reader) (frame, error) {
 		}
 	}
 	return f, nil
+}
+
+// messages counts the messages that a request carries. Each message of a batch begins with its length.
+func (f frame) messages() (n int) {
+	batch := f.head.Code == codeSendBatch || f.head.ExtFields["m"] == "true" || f.head.ExtFields["batch"] == "true"
+	switch {
+	case f.head.Code != codeSend && f.head.Code != codeSendV2 && f.head.Code != codeSendBatch:
+		return 0
+	case !batch:
+		return 1
+	}
+	for rest := f.body; len(rest) >= 4; n++ {
+		size := int(binary.BigEndian.Uint32(rest))
+		if size < 4 || size > len(rest) {
+			break
+		}
+		rest = rest[size:]
+	}
+	return n
 }
 
 // withBody returns the frame's bytes with another body. The header is kept byte by byte: it may hold more than the

@@ -1,4 +1,4 @@
-package enginetest
+package netfault
 
 import "regexp"
 
@@ -9,8 +9,8 @@ var (
 	addrValue = regexp.MustCompile(`"[^",]+:\d+"`)
 )
 
-// brokerAddrs returns the addresses in a route answer.
-func brokerAddrs(body []byte) (addrs []string) {
+// BrokerAddrs returns the addresses in a route answer.
+func BrokerAddrs(body []byte) (addrs []string) {
 	rewriteRoute(body, func(addr string) string {
 		addrs = append(addrs, addr)
 		return addr
