@@ -26,12 +26,13 @@ type Producer struct {
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	metrics *metrics
 
-	attempts sync.Map // msg_id -> *attempt, while its half message is on its way or its local transaction runs
-	ready    atomic.Bool
-	routed   chan struct{}   // closed when the topic's broker has been found
-	checks   context.Context // of check-backs; ends with Stop
-	endCheck context.CancelFunc
-	stop     chan struct{}
+	attempts  sync.Map    // msg_id -> *attempt, while its half message is on its way or its local transaction runs
+	connected atomic.Bool // the client has started
+	ready     atomic.Bool
+	routed    chan struct{}   // closed when the topic's broker has been found
+	checks    context.Context // of check-backs; ends with Stop
+	endCheck  context.CancelFunc
+	stop      chan struct{}
 
 	mu      sync.Mutex // guards running and the Add of work against Stop's Wait
 	running bool
@@ -74,11 +75,8 @@ func (p *Producer) Start() error {
 	if p.stopped || p.running {
 		return nil
 	}
-	if err := p.client.Start(); err != nil {
-		return fmt.Errorf("txmsg: start the RocketMQ producer: %w", err)
-	}
 	p.running = true
-	p.loops.Go(func() { p.warmUp(time.Now()) })
+	p.loops.Go(p.connect)
 	return nil
 }
 
@@ -117,8 +115,10 @@ func (p *Producer) Stop(ctx context.Context) error {
 	if !waitFor(ctx, &p.sends) {
 		errs = append(errs, errors.New("txmsg: END_TRANSACTION still being sent; check-backs will repair it"))
 	}
-	if err := p.client.Shutdown(); err != nil {
-		errs = append(errs, fmt.Errorf("txmsg: %w", err))
+	if p.connected.Load() {
+		if err := p.client.Shutdown(); err != nil {
+			errs = append(errs, fmt.Errorf("txmsg: %w", err))
+		}
 	}
 	return errors.Join(errs...)
 }

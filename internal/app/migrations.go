@@ -110,6 +110,12 @@ func (m MigratedDatabase) migrate(ctx context.Context, cfg configs.Config) error
 	return errors.Join(err, db.Close())
 }
 
+// The pauses of a task in the background. They stay short: what waits for an engine is ready soon after it.
+const (
+	backgroundRetryMin = 250 * time.Millisecond
+	backgroundRetryMax = 2 * time.Second
+)
+
 // background runs a task that an engine which is not there yet makes fail, until it succeeds or the application
 // stops.
 func (a *App) background(name string, task func(ctx context.Context) error) {
@@ -127,7 +133,7 @@ func (a *App) background(name string, task func(ctx context.Context) error) {
 		started = true
 		go func() {
 			defer close(done)
-			for wait := 250 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+			for wait := backgroundRetryMin; ; wait = min(2*wait, backgroundRetryMax) {
 				err := task(ctx)
 				if err == nil || ctx.Err() != nil {
 					return

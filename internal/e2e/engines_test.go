@@ -21,8 +21,6 @@ import (
 const (
 	backWithin       = 15 * time.Second // back to normal
 	registeredWithin = 30 * time.Second // a producer that a restarted broker does not know yet
-	pullGivenUp      = 33 * time.Second // a consumer's pull that waited at a broker when that died: 30 s, and a pause of 3 s
-	slack            = 2 * time.Second  // two cores do everything at once
 	frozenFor        = 10 * time.Second
 )
 
@@ -165,8 +163,8 @@ func startsFirst(t *testing.T, e *engines) {
 		t.Fatalf("it does not become ready: %v", missing)
 	}
 	t.Logf("broker reachable -> ready: %v", since(brokerAt))
-	// The topics are made first, with pauses up to 10 s; then comes the next heartbeat.
-	require.Less(t, time.Since(brokerAt), registeredWithin+backWithin)
+	// The topics are made first, then the producer connects, and its first heartbeat comes a second later.
+	require.Less(t, time.Since(brokerAt), backWithin)
 	status, missing = checks(t, admin)
 	require.Equal(t, http.StatusOK, status, "%v", missing)
 	l := newLoad(t, "key", api)
@@ -358,15 +356,14 @@ func rocketmqRestarted(t *testing.T, e *engines, away func()) {
 	at := reachable(t, e.rocketmq.BrokerAddr())
 	e.rocketmq.Start()
 	reached := at()
-	x.rocketmqBack(t, fmt.Sprintf("RocketMQ was away for %v", reached.Sub(gone).Round(10*time.Millisecond)), reached,
-		max(backWithin, gone.Add(pullGivenUp+slack).Sub(reached)))
+	x.rocketmqBack(t, fmt.Sprintf("RocketMQ was away for %v", reached.Sub(gone).Round(10*time.Millisecond)), reached)
 	x.finish(t)
 	require.Zero(t, x.l.problem("no answer"), "a process that runs must answer")
 	require.Zero(t, x.l.problem("/problems/unavailable"), "orders go on without RocketMQ")
 }
 
 // rocketmqBack waits until orders go by txmsg again and are credited, and until everything before is.
-func (x *loaded) rocketmqBack(t *testing.T, what string, reached time.Time, creditWithin time.Duration) {
+func (x *loaded) rocketmqBack(t *testing.T, what string, reached time.Time) {
 	t.Helper()
 	txmsg := x.l.first(t, reached, byTxmsg, "no order by txmsg after the broker was back")
 	require.Eventually(t, func() bool { return x.credited(t, txmsg.got.OrderNo) }, wait, tick, "the first order by txmsg is not credited")
@@ -375,7 +372,7 @@ func (x *loaded) rocketmqBack(t *testing.T, what string, reached time.Time, cred
 	t.Logf("%s; reachable -> first order by txmsg %v, credited %v, everything before settled %v", what,
 		txmsg.at.Sub(reached).Round(10*time.Millisecond), credited.Round(10*time.Millisecond), settled.Round(10*time.Millisecond))
 	require.Less(t, txmsg.at.Sub(reached), backWithin)
-	require.Less(t, credited, creditWithin)
+	require.Less(t, credited, backWithin)
 	// Half messages whose end was lost wait for the heartbeat and for the check after it.
 	require.Less(t, settled, registeredWithin+backWithin)
 }
@@ -411,7 +408,7 @@ func brokerFrozen(t *testing.T, e *engines) {
 	never(t, frozenFor, func() bool { return dead(x.p) }, "the process ended")
 	require.Positive(t, x.l.answered(frozen, fellBack), "orders do not fall back: %v", x.l)
 	e.rocketmq.Broker.Resume()
-	x.rocketmqBack(t, "the broker was frozen", time.Now(), backWithin)
+	x.rocketmqBack(t, "the broker was frozen", time.Now())
 	x.finish(t)
 	require.Zero(t, x.l.problem("/problems/unavailable"), "orders go on without RocketMQ")
 }

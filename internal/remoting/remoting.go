@@ -1,5 +1,5 @@
 // Package remoting asks RocketMQ name servers and brokers the administrative questions that rocketmq-client-go has no
-// call for. One question is one connection; it is meant for tools, not for traffic.
+// call for. It asks one question after the other; it is meant for tools, not for traffic.
 package remoting
 
 import (
@@ -13,17 +13,18 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"slices"
 	"time"
 )
 
 // The request codes that are asked here.
 const (
-	CodeUpdateTopic  = 17
-	CodeBrokerConfig = 26
-	CodeRoute        = 105
-	CodeClusterInfo  = 106
+	CodeConsumerOffset = 14
+	CodeUpdateTopic    = 17
+	CodeBrokerConfig   = 26
+	CodeMaxOffset      = 30
+	CodeRoute          = 105
+	CodeClusterInfo    = 106
 )
 
 // The response codes that mean something here.
@@ -31,10 +32,13 @@ const (
 	CodeOK            = 0
 	CodeNotSupported  = 3
 	CodeTopicNotExist = 17
+	CodeNotFound      = 22
 )
 
 const (
-	maxFrame = 32 << 20
+	// askTimeout bounds a question whose context has no deadline.
+	askTimeout = 5 * time.Second
+	maxFrame   = 32 << 20
 	// protocolVersion is the one that rocketmq-client-go sends.
 	protocolVersion = 317
 )
@@ -60,30 +64,17 @@ type header struct {
 	ExtFields map[string]string `json:"extFields,omitempty"`
 }
 
-// Ask sends one request without a body to addr (host:port) and returns the answer. An answer with an error code is an
-// answer, not an error. ctx bounds everything; without a deadline 5 s do.
+// Ask sends one request without a body to addr (host:port) on a connection of its own and returns the answer. An answer
+// with an error code is an answer, not an error. ctx bounds everything; without a deadline 5 s do.
 func Ask(ctx context.Context, addr string, code int, ext map[string]string, creds Credentials) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	c, err := Dial(ctx, addr, creds)
 	if err != nil {
 		return Answer{}, err
 	}
-	defer conn.Close()
-	// The end of ctx, by time or by cancel, ends the wait for an answer.
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	request, err := encode(header{Code: code, Language: "GO", Version: protocolVersion, Opaque: 1, ExtFields: sign(ext, creds)})
-	if err != nil {
-		return Answer{}, err
-	}
-	if _, err := conn.Write(request); err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", addr, err)
-	}
-	answer, err := read(conn)
-	if err != nil {
-		return Answer{}, fmt.Errorf("answer of %s: %w", addr, err)
-	}
-	return answer, nil
+	defer func() { _ = c.Close() }() // the answer is there or it is not
+	return c.Ask(ctx, code, ext)
 }
 
 func encode(h header) ([]byte, error) {

@@ -14,8 +14,6 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"go.uber.org/zap"
-
-	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // Message is a message as the broker delivered it.
@@ -58,23 +56,26 @@ const (
 	stopGrace = 500 * time.Millisecond
 	// quietBeforeShutdown is how long the handlers must have been idle before the client is shut down.
 	quietBeforeShutdown = 50 * time.Millisecond
+	// restartDrain is how long the handlers in flight may take when the client is replaced.
+	restartDrain = 10 * time.Second
 )
 
 // Consumer receives messages until it is stopped. Start and Stop may be called from any goroutine.
 type Consumer struct {
 	cfg      ConsumerConfig
-	ctx      context.Context
+	ctx      context.Context // of the handlers; ends when Stop runs out of time
 	cancel   context.CancelFunc
+	life     context.Context // of everything else; ends with Stop
+	endLife  context.CancelFunc
 	inFlight atomic.Int64
 	lastSeen atomic.Int64 // when a handler last ended, in ns of the monotonic clock
 	begun    time.Time
 	started  atomic.Bool
-	loop     sync.WaitGroup
+	sentinel *sentinel
+	restarts pacer
 	once     sync.Once
-
-	mu        sync.Mutex
-	client    client.PushConsumer
-	abandoned bool // Stop did not wait for the start loop, which ends its client itself
+	done     chan struct{} // closed when all has ended; stopErr is set then
+	stopErr  error
 }
 
 // NewConsumer returns a Consumer that has not started yet.
@@ -91,67 +92,113 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Consumer{cfg: cfg, ctx: ctx, cancel: cancel, begun: time.Now()}, nil
+	c := &Consumer{cfg: cfg, begun: time.Now(), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.life, c.endLife = context.WithCancel(c.ctx)
+	return c, nil
 }
 
 // Start begins to consume in the background. A broker that is not there yet, or a topic without a route, is tried
 // again until Stop; Ready tells whether it worked.
 func (c *Consumer) Start() {
-	c.once.Do(func() {
-		c.loop.Go(c.startLoop)
-	})
+	c.once.Do(func() { go c.run() })
 }
 
-// Ready reports nil once the consumer is connected, else why it is not.
+// Ready reports nil while the consumer is connected to a broker of its topic, else why it is not.
 func (c *Consumer) Ready() error {
 	if !c.started.Load() {
 		return fmt.Errorf("consumer %s has not reached topic %s yet", c.cfg.Group, c.cfg.Topic)
 	}
+	return c.sentinel.ready()
+}
+
+// run owns the client, from its making to its end. A client is replaced when a broker of the topic was away: left
+// alone it would go on up to 33 s after the broker died.
+func (c *Consumer) run() {
+	defer close(c.done)
+	var watching sync.WaitGroup
+	watching.Go(func() { c.sentinel.run(c.life) })
+	defer watching.Wait()
+	for {
+		push := c.connect()
+		if push == nil {
+			return
+		}
+		c.started.Store(true)
+		if !c.serve(push) {
+			return
+		}
+		c.started.Store(false)
+	}
+}
+
+// connect tries until a client has started. It returns nil when Stop came first.
+func (c *Consumer) connect() client.PushConsumer {
+	for wait := startRetryMin; c.life.Err() == nil; wait = min(2*wait, startRetryMax) {
+		c.sentinel.forgetReturn() // the new client sees for itself what is there
+		push, err := c.startClient()
+		if err == nil {
+			return push
+		}
+		c.cfg.Logger.Warn("consumer cannot start yet", zap.String("group", c.cfg.Group), zap.Error(err), zap.Duration("again_in", wait))
+		if !sleep(c.life, wait) {
+			break
+		}
+	}
 	return nil
 }
 
-func (c *Consumer) startLoop() {
-	wait := startRetryMin
-	for c.ctx.Err() == nil {
-		err := c.startClient()
-		if err == nil {
-			c.started.Store(true)
-			return
+// serve lets the client consume until it has to be replaced, then it returns true, or until Stop. Either way the
+// client has ended.
+func (c *Consumer) serve(push client.PushConsumer) (again bool) {
+	for c.awaitReturn() {
+		c.cfg.Logger.Info("a broker was away and is back: the consumer starts again", zap.String("group", c.cfg.Group), zap.String("topic", c.cfg.Topic))
+		push.Suspend()
+		bound, cancel := context.WithTimeout(c.life, restartDrain)
+		drained := c.drain(bound)
+		cancel()
+		switch {
+		case drained:
+			if err := c.shutdown(push); err != nil {
+				c.cfg.Logger.Warn("the consumer's client did not end well", zap.String("group", c.cfg.Group), zap.Error(err))
+			}
+			return true
+		case c.life.Err() == nil:
+			push.Resume()
+			c.cfg.Logger.Warn("handlers are busy, the consumer keeps its client: it goes on up to 33 s after the broker died",
+				zap.String("group", c.cfg.Group), zap.Int64("handlers", c.inFlight.Load()))
 		}
-		c.cfg.Logger.Warn("consumer cannot start yet", zap.String("group", c.cfg.Group), zap.Error(err), zap.Duration("again_in", wait))
-		if !sleep(c.ctx, wait) {
-			return
-		}
-		wait = min(2*wait, startRetryMax)
+	}
+	c.stopErr = c.end(push)
+	return false
+}
+
+// awaitReturn waits until a broker that was away is back, and as long as restarts must be apart; false when Stop came
+// first.
+func (c *Consumer) awaitReturn() bool {
+	select {
+	case <-c.sentinel.returned:
+		return sleep(c.life, c.restarts.next(time.Now()))
+	case <-c.life.Done():
+		return false
 	}
 }
 
 // reachable tells whether a client would find its topic. A client whose Start fails leaves a dozen goroutines behind
 // for ever, so none is made before.
-func (c *Consumer) reachable() (err error) {
-	creds := remoting.Credentials{AccessKey: c.cfg.Credentials.AccessKey, SecretKey: c.cfg.Credentials.SecretKey}
-	for _, ns := range c.cfg.NameServers {
-		var brokers []string
-		brokers, err = remoting.Route(c.ctx, strings.TrimPrefix(ns, "http://"), c.cfg.Topic, creds)
-		if len(brokers) > 0 {
-			return nil
-		}
-		if err == nil {
-			err = fmt.Errorf("name server %s knows no topic %s", ns, c.cfg.Topic)
-		}
-	}
+func (c *Consumer) reachable() error {
+	_, err := c.sentinel.masters(c.life)
 	return err
 }
 
 // startClient makes a new client object for every try: one whose Start failed cannot be used again, nor shut down.
-func (c *Consumer) startClient() error {
+func (c *Consumer) startClient() (client.PushConsumer, error) {
 	if err := c.reachable(); err != nil {
-		return err
+		return nil, err
 	}
 	resolver, err := Resolver(c.cfg.NameServers)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	push, err := client.NewPushConsumer(
 		consumer.WithNsResolver(resolver),
@@ -164,28 +211,16 @@ func (c *Consumer) startClient() error {
 		consumer.WithPullThresholdSizeForTopic(64),
 	)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}
 	if len(c.cfg.Tags) > 0 {
 		selector.Expression = strings.Join(c.cfg.Tags, " || ")
 	}
 	if err := push.Subscribe(c.cfg.Topic, selector, c.consume); err != nil {
-		return err
+		return nil, err
 	}
-	if err := push.Start(); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	abandoned := c.abandoned
-	if !abandoned {
-		c.client = push
-	}
-	c.mu.Unlock()
-	if abandoned {
-		return errors.Join(errors.New("stopped while it was connecting"), c.end(c.ctx, push))
-	}
-	return nil
+	return push, push.Start()
 }
 
 func (c *Consumer) consume(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
@@ -238,57 +273,35 @@ func (c *Consumer) safely(m Message) (err error) {
 // Stop ends the consumer: no new messages, the handlers in flight finish, offsets are sent, the client shuts down.
 // When ctx ends first, the handlers' context is cancelled. Stop may be called before Start and more than once.
 func (c *Consumer) Stop(ctx context.Context) error {
-	c.once.Do(func() {}) // Start after Stop does nothing
+	c.once.Do(func() { close(c.done) }) // Start after Stop does nothing
 	defer c.cancel()
-	c.mu.Lock()
-	push := c.client
-	c.client = nil
-	c.mu.Unlock()
-	if push == nil {
-		c.cancel()
-		waited := c.waitLoop(ctx)
-		c.mu.Lock()
-		push, c.client = c.client, nil // the start loop may just have made it
-		c.abandoned = push == nil
-		c.mu.Unlock()
-		switch {
-		case push != nil:
-		case waited:
-			return nil
-		default:
-			return fmt.Errorf("consumer %s: still connecting, it ends once the client gives up", c.cfg.Group)
-		}
-	}
-	return c.end(ctx, push)
-}
-
-// waitLoop waits for the start loop, whose client may be waiting for a broker that says nothing; false when ctx
-// ended first.
-func (c *Consumer) waitLoop(ctx context.Context) bool {
-	done := make(chan struct{})
-	go func() {
-		c.loop.Wait()
-		close(done)
-	}()
+	c.endLife()
 	select {
-	case <-done:
-		return true
+	case <-c.done:
+		return c.stopErr
 	case <-ctx.Done():
-		return false
+		c.cancel()
+	}
+	last := time.NewTimer(4 * stopGrace) // what end and shutdown take at most
+	defer last.Stop()
+	select {
+	case <-c.done:
+		return c.stopErr
+	case <-last.C:
+		return fmt.Errorf("consumer %s: still connecting, it ends once the client gives up", c.cfg.Group)
 	}
 }
 
-// end suspends the client, waits for the handlers and shuts the client down.
-func (c *Consumer) end(ctx context.Context, push client.PushConsumer) error {
+// end suspends the client, waits for the handlers as long as Stop does, and shuts the client down.
+func (c *Consumer) end(push client.PushConsumer) error {
 	push.Suspend()
-	drained := c.drain(ctx)
+	drained := c.drain(c.ctx)
 	if !drained {
-		c.cancel()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+		grace, cancel := context.WithTimeout(context.Background(), stopGrace)
 		drained = c.drain(grace)
 		cancel()
 	}
-	err := c.shutdown(ctx, push)
+	err := c.shutdown(push)
 	if !drained {
 		err = errors.Join(err, fmt.Errorf("consumer %s: handlers still running", c.cfg.Group))
 	}
@@ -310,7 +323,7 @@ func (c *Consumer) drain(ctx context.Context) bool {
 }
 
 // shutdown bounds the client's Shutdown, which takes no context and may wait for a broker that is gone.
-func (c *Consumer) shutdown(ctx context.Context, push client.PushConsumer) error {
+func (c *Consumer) shutdown(push client.PushConsumer) error {
 	done := make(chan error, 1)
 	go func() {
 		if p, ok := push.(interface{ PersistConsumerOffset() error }); ok {
@@ -325,12 +338,12 @@ func (c *Consumer) shutdown(ctx context.Context, push client.PushConsumer) error
 		}
 		done <- push.Shutdown()
 	}()
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopGrace)
-	defer cancel()
+	bound := time.NewTimer(2 * stopGrace)
+	defer bound.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-bound.Done():
+	case <-bound.C:
 		return errors.New("RocketMQ consumer: shutdown did not return in time")
 	}
 }

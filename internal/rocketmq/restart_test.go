@@ -1,0 +1,147 @@
+package rocketmq_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/rocketmq"
+)
+
+// soon is well below the 30 s after which the client itself gives up a pull that waits at a broker that died.
+const soon = 15 * time.Second
+
+// restarts counts how often a consumer said that it starts again.
+func restarts(logs *observer.ObservedLogs) int {
+	return logs.FilterMessageSnippet("the consumer starts again").Len()
+}
+
+// A broker that was away and is back is consumed from at once, again and again, and nothing is lost.
+func TestBrokerRestart(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	core, logs := observer.New(zap.InfoLevel)
+	in := &inbox{}
+	c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Handle: in.collect, Logger: zap.New(core)})
+	c.Start()
+	first := send(t, newProducer(t, b), "t", "x")
+	require.Eventually(t, func() bool { return in.times(first) == 1 }, wait, tick)
+	require.NoError(t, c.Ready())
+	for n := 1; n <= 2; n++ {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		require.NoError(t, b.Stop(ctx))
+		cancel()
+		require.Eventually(t, func() bool { return c.Ready() != nil }, wait, tick, "it does not say that the broker is away")
+		require.ErrorContains(t, c.Ready(), b.Addr())
+		b = brokertest.Restart(t, b)
+		back := time.Now()
+		id := send(t, newProducer(t, b), "t", "x")
+		require.Eventually(t, func() bool { return in.times(id) > 0 }, wait, tick)
+		t.Logf("restart %d: consumed %v after the broker was back", n, time.Since(back))
+		require.Less(t, time.Since(back), soon)
+		require.NoError(t, c.Ready())
+		if n == 1 { // the second time the client may have been quicker by itself
+			require.Equal(t, 1, restarts(logs))
+		}
+	}
+}
+
+// Stop comes while the client is being replaced, which waits for a handler: the handler ends in peace.
+func TestStopWhileTheClientIsReplaced(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	var cancelled atomic.Bool
+	core, logs := observer.New(zap.InfoLevel)
+	c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Logger: zap.New(core), Handle: func(ctx context.Context, _ rocketmq.Message) error {
+		if calls.Add(1) == 1 {
+			close(entered)
+		}
+		<-release
+		cancelled.Store(ctx.Err() != nil)
+		return nil
+	}})
+	c.Start()
+	send(t, newProducer(t, b), "t", "x")
+	<-entered
+	brokertest.Restart(t, b)
+	require.Eventually(t, func() bool { return restarts(logs) == 1 }, wait, tick, "the consumer does not notice")
+	stopped := make(chan error, 1)
+	go func() { stopped <- c.Stop(context.Background()) }()
+	require.Never(t, func() bool { return len(stopped) > 0 }, 200*time.Millisecond, tick, "stop waits for the handler")
+	close(release)
+	require.NoError(t, <-stopped)
+	require.False(t, cancelled.Load())
+}
+
+// Stop at any moment of a broker's absence and return.
+func TestStopWhileTheBrokerIsAway(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond, 250 * time.Millisecond, 400 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			t.Parallel()
+			b := brokertest.Start(t)
+			in := &inbox{}
+			c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Handle: in.collect})
+			c.Start()
+			id := send(t, newProducer(t, b), "t", "x")
+			require.Eventually(t, func() bool { return in.times(id) == 1 }, wait, tick)
+			brokertest.Restart(t, b)
+			<-time.After(after) // the moment is what varies; none is waited for
+			began := time.Now()
+			stop(t, c)
+			require.Less(t, time.Since(began), 5*time.Second)
+		})
+	}
+	t.Run("for good", func(t *testing.T) {
+		t.Parallel()
+		b := brokertest.Start(t)
+		in := &inbox{}
+		c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Handle: in.collect})
+		c.Start()
+		id := send(t, newProducer(t, b), "t", "x")
+		require.Eventually(t, func() bool { return in.times(id) == 1 }, wait, tick)
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		require.NoError(t, b.Stop(ctx))
+		require.Eventually(t, func() bool { return c.Ready() != nil }, wait, tick)
+		began := time.Now()
+		stop(t, c)
+		require.Less(t, time.Since(began), 5*time.Second)
+	})
+}
+
+// A handler that is busy for long keeps its client, which goes on by itself when it has given its pulls up.
+func TestBusyHandlersKeepTheClient(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	core, logs := observer.New(zap.InfoLevel)
+	entered, release := make(chan struct{}), make(chan struct{})
+	in := &inbox{}
+	c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{
+		Group: "points-" + uuid.NewString(), Logger: zap.New(core),
+		Handle: func(_ context.Context, m rocketmq.Message) error {
+			if in.add(m) == 1 && string(m.Body) == "slow" {
+				close(entered)
+				<-release
+			}
+			return nil
+		},
+	})
+	c.Start()
+	send(t, newProducer(t, b), "t", "slow")
+	<-entered
+	b = brokertest.Restart(t, b)
+	require.Eventually(t, func() bool { return logs.FilterMessageSnippet("handlers are busy").Len() == 1 }, wait, tick)
+	close(release)
+	id := send(t, newProducer(t, b), "t", "quick")
+	require.Eventually(t, func() bool { return in.times(id) > 0 }, wait, tick, "the client does not go on")
+}
