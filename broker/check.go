@@ -103,7 +103,7 @@ func (b *Broker) reappendOne(tx *writeTx, physical int64) (*message, error) {
 	}
 	times := checkTimes(hr.m)
 	if times >= b.cfg.CheckMax {
-		return nil, fatal(b.discard(tx, hr.m))
+		return nil, fatal(b.discard(tx, physical, hr))
 	}
 	hr.former = append(hr.former, halfOffset{physical, hr.m.queueOffset})
 	hr.m.props = hr.m.props.with(propCheckTimes, strconv.Itoa(times+1))
@@ -111,19 +111,38 @@ func (b *Broker) reappendOne(tx *writeTx, physical int64) (*message, error) {
 	if err := b.putHalf(tx, hr, due); err != nil {
 		return nil, fatal(err)
 	}
-	for _, f := range hr.former {
-		value := binary.BigEndian.AppendUint64(intKey(hr.m.physicalOffset), uint64(f.queue))
-		if err := tx.bucket("alias").Put(intKey(f.physical), value); err != nil {
-			return nil, err
-		}
+	if err := putAliases(tx, hr.m.physicalOffset, hr.former); err != nil {
+		return nil, err
 	}
 	return hr.m, nil
 }
 
+// putAliases makes a half's former offsets lead to its current one.
+func putAliases(tx *writeTx, physical int64, former []halfOffset) error {
+	for _, f := range former {
+		value := binary.BigEndian.AppendUint64(intKey(physical), uint64(f.queue))
+		if err := tx.bucket("alias").Put(intKey(f.physical), value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // discard gives a half up: it goes to TRANS_CHECK_MAX_TIME_TOPIC with its
 // REAL_TOPIC, REAL_QID, PGROUP and UNIQ_KEY, for a rescuer, and is never checked
-// again.
-func (b *Broker) discard(tx *writeTx, half *message) error {
+// again. As in RocketMQ a verdict that comes later is still carried out.
+func (b *Broker) discard(tx *writeTx, physical int64, hr *halfRecord) error {
+	value, err := hr.encode()
+	if err != nil {
+		return err
+	}
+	if err := tx.bucket("discarded").Put(intKey(physical), value); err != nil {
+		return err
+	}
+	if err := putAliases(tx, physical, hr.former); err != nil {
+		return err
+	}
+	half := hr.m
 	m := *half
 	m.topic, m.queueID = topicDiscarded, 0
 	tx.then(func() {

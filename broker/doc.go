@@ -35,7 +35,8 @@
 //	                          +-----------------+
 //	                          | none left
 //	                          v
-//	                       TRANS_CHECK_MAX_TIME_TOPIC, never checked again
+//	                       TRANS_CHECK_MAX_TIME_TOPIC, never checked again; a verdict that
+//	                       comes after all is carried out, as in RocketMQ: a late COMMIT delivers
 //
 // The first check is due TransactionTimeout, or the message's own
 // CHECK_IMMUNITY_TIME_IN_SECONDS, after its born timestamp, which is the
@@ -62,10 +63,10 @@
 //
 // # Differences from Apache's broker
 //
-// Stricter with halves: a verdict ends a half once. RocketMQ (5.4 and before)
-// keeps no verdict memory and accepts COMMIT twice, COMMIT after ROLLBACK, and
-// COMMIT after the half was given up, and delivers each time; here the half is
-// gone and the second verdict is answered with code 1. A verdict that names
+// Stricter with halves: a verdict ends a half once, also one that was given up.
+// RocketMQ (5.4 and before) keeps no verdict memory and accepts COMMIT twice and
+// COMMIT after ROLLBACK, and delivers each time; here the half is gone and the
+// second verdict is answered with code 1. A verdict that names
 // offsets from before a check ends the half; in RocketMQ the re-appended copy is
 // checked on and delivers again. Hooks.KeepHalf brings the real behaviour back.
 // Scans inside a message's immunity time do not count as attempts. A half is

@@ -15,7 +15,8 @@ import (
 )
 
 // Half messages. The half bucket holds the open ones only: ending a half
-// deletes it in the transaction that makes the message visible. A check
+// deletes it in the transaction that makes the message visible. One that is
+// given up moves to the bucket discarded, where a late verdict finds it. A check
 // re-appends the half under new offsets as RocketMQ does; alias leads from its
 // former offsets to the current ones, so that a late END_TRANSACTION still ends
 // it, once.
@@ -236,7 +237,7 @@ func (b *Broker) putHalf(tx *writeTx, hr *halfRecord, due int64) error {
 	return nil
 }
 
-// findHalf resolves offsets, current or former, to the open half.
+// findHalf resolves offsets, current or former, to the half, open or given up.
 func findHalf(tx *writeTx, physical, queueOffset int64) (*halfRecord, error) {
 	gone := reject(respSystemError, "find prepared transaction message failed: no open half at these offsets")
 	if alias := tx.bucket("alias").Get(intKey(physical)); len(alias) == 16 {
@@ -246,6 +247,9 @@ func findHalf(tx *writeTx, physical, queueOffset int64) (*halfRecord, error) {
 		physical, queueOffset = int64(binary.BigEndian.Uint64(alias)), -1
 	}
 	value := tx.bucket("half").Get(intKey(physical))
+	if value == nil {
+		value = tx.bucket("discarded").Get(intKey(physical))
+	}
 	if value == nil {
 		return nil, gone
 	}
@@ -263,11 +267,21 @@ func findHalf(tx *writeTx, physical, queueOffset int64) (*halfRecord, error) {
 // durable.
 func (b *Broker) deleteHalf(tx *writeTx, hr *halfRecord) error {
 	physical := hr.m.physicalOffset
+	if err := deleteAliases(tx, hr); err != nil {
+		return err
+	}
+	tx.then(func() { b.halves.remove(physical) })
+	if err := tx.bucket("discarded").Delete(intKey(physical)); err != nil {
+		return err
+	}
+	return tx.bucket("half").Delete(intKey(physical))
+}
+
+func deleteAliases(tx *writeTx, hr *halfRecord) error {
 	for _, f := range hr.former {
 		if err := tx.bucket("alias").Delete(intKey(f.physical)); err != nil {
 			return err
 		}
 	}
-	tx.then(func() { b.halves.remove(physical) })
-	return tx.bucket("half").Delete(intKey(physical))
+	return nil
 }

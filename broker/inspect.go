@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"go.etcd.io/bbolt"
 )
 
 // Stats is a snapshot of the broker's state.
@@ -73,6 +75,16 @@ func (b *Broker) topicStats(info *topicInfo) TopicStats {
 
 // OpenHalves is the number of undecided half messages.
 func (b *Broker) OpenHalves() int { return b.halves.count() }
+
+// DiscardedHalves is the number of half messages that were given up and could
+// still be ended by a late verdict.
+func (b *Broker) DiscardedHalves() (n int) {
+	_ = b.store.view(func(tx *bbolt.Tx) error { // it fails on a stopped broker only
+		n = tx.Bucket([]byte("discarded")).Stats().KeyN
+		return nil
+	})
+	return n
+}
 
 // Topic returns the topic's queues; false when it does not exist.
 func (b *Broker) Topic(name string) (TopicStats, bool) {

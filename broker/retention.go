@@ -37,13 +37,16 @@ func (b *Broker) expire() (int, error) {
 	if old, err := b.anyOlder(cutoff); err != nil || !old {
 		return 0, err
 	}
-	n := 0
+	n, gone := 0, 0
 	err := b.store.do("retention", func(tx *writeTx) (err error) {
-		n, err = tx.expire(cutoff, expireBatch)
+		if n, err = tx.expire(cutoff, expireBatch); err != nil {
+			return err
+		}
+		gone, err = tx.expireDiscarded(cutoff, expireBatch)
 		return err
 	})
 	b.metrics.expired.Add(float64(n))
-	return n, err
+	return max(n, gone), err
 }
 
 // anyOlder spares an fsync when there is nothing to do.
@@ -53,9 +56,41 @@ func (b *Broker) anyOlder(cutoff int64) (old bool, err error) {
 			m, _, err := decodeMessageShared(v)
 			old = err != nil || m.storeTime < cutoff
 		}
+		if k, v := tx.Bucket([]byte("discarded")).Cursor().First(); k != nil {
+			hr, err := decodeHalf(v)
+			old = old || err != nil || hr.m.storeTime < cutoff
+		}
 		return nil
 	})
 	return old, err
+}
+
+// expireDiscarded deletes halves that were given up and are older than cutoff:
+// no verdict of theirs is carried out any more.
+func (t *writeTx) expireDiscarded(cutoff int64, limit int) (int, error) {
+	n := 0
+	discarded := t.bucket("discarded")
+	var keys [][]byte
+	c := discarded.Cursor()
+	for k, v := c.First(); k != nil && n < limit; k, v = c.Next() {
+		hr, err := decodeHalf(v)
+		if err == nil && hr.m.storeTime >= cutoff {
+			break
+		}
+		if err == nil {
+			if err := deleteAliases(t, hr); err != nil {
+				return 0, err
+			}
+		}
+		keys = append(keys, append([]byte(nil), k...))
+		n++
+	}
+	for _, k := range keys {
+		if err := discarded.Delete(k); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
 }
 
 func (t *writeTx) expire(cutoff int64, limit int) (int, error) {

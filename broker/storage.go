@@ -26,11 +26,12 @@ import (
 //	index    topic id, queue, queue offset -> physical offset, tag hash, key hashes
 //	next     topic id, queue -> next queue offset; only for queues that retention emptied
 //	half     physical offset -> former offsets and stored message, open halves only
-//	alias    former physical offset of an open half -> current offset, former queue offset
+//	alias    former physical offset of a half -> current offset, former queue offset
+//	discarded  physical offset -> former offsets and stored message, halves given up
 //	delay    due time in ms, physical offset -> stored message
 //	offsets  group \0 topic \0 queue -> consumer offset
 func bucketNames() []string {
-	return []string{"meta", "topics", "log", "index", "next", "half", "alias", "delay", "offsets"}
+	return []string{"meta", "topics", "log", "index", "next", "half", "alias", "discarded", "delay", "offsets"}
 }
 
 const (

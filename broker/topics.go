@@ -22,7 +22,7 @@ func validTopic(name string) bool {
 // sendable tells whether clients may send to the topic.
 func sendable(name string) bool {
 	switch name {
-	case topicHalf, topicOpHalf, topicSchedule, topicDefault:
+	case topicHalf, topicOpHalf, topicDiscarded, topicSchedule, topicDefault:
 		return false
 	}
 	return validTopic(name)
