@@ -103,7 +103,19 @@ func New(cfg Config) (*Checker, error) {
 }
 
 // Check decides about a half message. It never panics and never takes much longer than the deadline.
-func (c *Checker) Check(ctx context.Context, h Half) (answer Answer) {
+func (c *Checker) Check(ctx context.Context, h Half) Answer { return c.check(ctx, h, c.cfg.Grace) }
+
+// Settle decides like Check about a half message that nobody will ask about again: it spares no young transaction,
+// and UNKNOWN means that a local transaction is open or that the database has not answered.
+func (c *Checker) Settle(ctx context.Context, h Half) Answer { return c.check(ctx, h, 0) }
+
+// Knows tells whether half messages of an event type can be decided at all.
+func (c *Checker) Knows(eventType string) bool {
+	_, ok := c.cfg.Resolvers[eventType]
+	return ok
+}
+
+func (c *Checker) check(ctx context.Context, h Half, grace time.Duration) (answer Answer) {
 	log := c.cfg.Logger.With(zap.String("msg_id", h.MsgID), zap.String("type", h.Type), zap.String("biz_no", h.BizNo))
 	reason := reasonPanic
 	defer func() {
@@ -117,7 +129,7 @@ func (c *Checker) Check(ctx context.Context, h Half) (answer Answer) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Deadline)
 	defer cancel()
-	answer, reason, err := c.decide(ctx, h)
+	answer, reason, err := c.decide(ctx, h, grace)
 	if err != nil {
 		log.Warn("check-back cannot decide now", zap.Error(err))
 	}
@@ -127,7 +139,7 @@ func (c *Checker) Check(ctx context.Context, h Half) (answer Answer) {
 	return answer
 }
 
-func (c *Checker) decide(ctx context.Context, h Half) (Answer, string, error) {
+func (c *Checker) decide(ctx context.Context, h Half, grace time.Duration) (Answer, string, error) {
 	r, ok := c.cfg.Resolvers[h.Type]
 	if !ok {
 		return Unknown, reasonUnknownType, fmt.Errorf("no resolver for event type %q", h.Type)
@@ -136,7 +148,7 @@ func (c *Checker) decide(ctx context.Context, h Half) (Answer, string, error) {
 	if err != nil || reason != "" {
 		return answer, reason, err
 	}
-	if time.Since(h.BornAt) < c.cfg.Grace {
+	if grace > 0 && time.Since(h.BornAt) < grace {
 		return Unknown, reasonYoung, nil
 	}
 	err = r.Bury(ctx, h)

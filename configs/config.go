@@ -18,6 +18,7 @@ type Config struct {
 	Broker    Broker    `yaml:"broker" envPrefix:"BROKER_"`
 	Txmsg     Txmsg     `yaml:"txmsg" envPrefix:"TXMSG_"`
 	Checkback Checkback `yaml:"checkback" envPrefix:"CHECKBACK_"`
+	Rescue    Rescue    `yaml:"rescue" envPrefix:"RESCUE_"`
 	Order     Order     `yaml:"order" envPrefix:"ORDER_"`
 	Outbox    Outbox    `yaml:"outbox" envPrefix:"OUTBOX_"`
 }
@@ -90,6 +91,13 @@ type Checkback struct {
 	Deadline time.Duration `yaml:"deadline" env:"DEADLINE"`
 }
 
+// Rescue is the second look at half messages that the broker has given up on.
+type Rescue struct {
+	Poll  time.Duration `yaml:"poll" env:"POLL"`
+	Lease time.Duration `yaml:"lease" env:"LEASE"`
+	Group string        `yaml:"group" env:"GROUP"`
+}
+
 // Order is the order domain.
 type Order struct {
 	Delivery string `yaml:"delivery" env:"DELIVERY"`
@@ -141,6 +149,7 @@ func (c Config) Validate() error {
 	} {
 		bad(name == "", "rocketmq.%s: must not be empty", key)
 	}
+	bad(c.Rescue.Group == "", "rescue.group: must not be empty")
 	bad(c.RocketMQ.TransactionGroup == c.RocketMQ.RelayGroup,
 		"rocketmq.relay_group: must differ from transaction_group, a plain producer in that group would swallow check-backs")
 	bad(!oneOf(c.Order.Delivery, "txmsg", "outbox"), "order.delivery: %q is not txmsg or outbox", c.Order.Delivery)
@@ -157,6 +166,7 @@ func (c Config) validateTimes() (errs []error) {
 		"broker.transaction_timeout": c.Broker.TransactionTimeout, "broker.check_interval": c.Broker.CheckInterval,
 		"txmsg.half_timeout": c.Txmsg.HalfTimeout, "txmsg.local_timeout": c.Txmsg.LocalTimeout,
 		"checkback.grace": c.Checkback.Grace, "checkback.deadline": c.Checkback.Deadline,
+		"rescue.poll": c.Rescue.Poll, "rescue.lease": c.Rescue.Lease,
 		"outbox.lease": c.Outbox.Lease, "outbox.send_timeout": c.Outbox.SendTimeout,
 		"outbox.reclaim_interval": c.Outbox.ReclaimInterval, "outbox.poll_max": c.Outbox.PollMax,
 		"outbox.backoff": c.Outbox.Backoff, "outbox.backoff_max": c.Outbox.BackoffMax,
@@ -175,6 +185,9 @@ func (c Config) validateTimes() (errs []error) {
 	}
 	if c.Outbox.SendTimeout > c.Outbox.Lease/3 {
 		errs = append(errs, fmt.Errorf("outbox.send_timeout (%v): must be at most a third of outbox.lease (%v)", c.Outbox.SendTimeout, c.Outbox.Lease))
+	}
+	if c.Rescue.Lease < 3*c.Checkback.Deadline {
+		errs = append(errs, fmt.Errorf("rescue.lease (%v): must be at least three times checkback.deadline (%v)", c.Rescue.Lease, c.Checkback.Deadline))
 	}
 	if !c.RocketMQ.Embedded() {
 		return errs // the cluster's own values are not known here

@@ -18,6 +18,9 @@ import (
 // checkLockWait is how long a check-back waits for a local transaction that is still open.
 const checkLockWait = time.Second
 
+// checkConnections are for the check-backs, which are answered one at a time, and for the rescue.
+const checkConnections = 2
+
 // openAPI builds the order service: its transactional producer, its check-backs and its HTTP handler.
 func (a *App) openAPI() error {
 	if !a.has(RoleAPI) {
@@ -84,14 +87,18 @@ func (a *App) openTxmsg(writer *outbox.Writer) (*txmsg.Producer, error) {
 
 // openChecker gives check-backs a small pool of their own, so that they never queue behind orders.
 func (a *App) openChecker() (*checkback.Checker, error) {
-	db, err := a.openDatabase("order", database.Options{LockWait: checkLockWait, MaxOpen: 2})
+	if a.checker != nil {
+		return a.checker, nil
+	}
+	db, err := a.openDatabase("order", database.Options{LockWait: checkLockWait, MaxOpen: checkConnections})
 	if err != nil {
 		return nil, err
 	}
-	return checkback.New(checkback.Config{
+	a.checker, err = checkback.New(checkback.Config{
 		Resolvers: map[string]checkback.Resolver{order.EventCreated: order.NewCreatedResolver(db)},
 		Grace:     a.cfg.Checkback.Grace, Deadline: a.cfg.Checkback.Deadline,
 		Logger: a.log.Named("checkback"), Registerer: a.reg,
 		Hooks: checkback.Hooks{BeforeAnswer: a.faults.Hook(faults.CheckbackBeforeAnswer)},
 	})
+	return a.checker, err
 }

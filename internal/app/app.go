@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/checkback"
 	"github.com/halfbox/halfbox/configs"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/faults"
@@ -42,7 +43,7 @@ type Role string
 // The roles.
 const (
 	RoleAPI    Role = "api"    // the order API, its transactional producer and its check-backs
-	RoleRelay  Role = "relay"  // the outbox relay
+	RoleRelay  Role = "relay"  // the outbox relay and the rescue of half messages
 	RolePoints Role = "points" // the points consumer
 )
 
@@ -86,7 +87,9 @@ type App struct {
 	nameServers []string
 	orderDB     *database.DB
 	pointsDB    *database.DB
-	relay       *outbox.Relay // nil without that role
+	relay       *outbox.Relay      // nil without that role
+	writer      *outbox.Writer     // nil until openWriter
+	checker     *checkback.Checker // nil until openChecker
 	checks      []httpapi.Check
 
 	addrs    Addresses
@@ -120,7 +123,7 @@ func New(o Options) (_ *App, err error) {
 	}()
 	// The order is that of starting; stopping goes the other way.
 	for _, open := range []func() error{
-		a.openData, a.openBroker, a.openTopics, a.openDatabases, a.openPoints, a.openRelay, a.openAPI, a.openListeners,
+		a.openData, a.openBroker, a.openTopics, a.openDatabases, a.openPoints, a.openRelay, a.openRescue, a.openAPI, a.openListeners,
 	} {
 		if err := open(); err != nil {
 			return nil, err

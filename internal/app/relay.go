@@ -58,14 +58,18 @@ func (a *App) openRelay() error {
 
 // openWriter builds the strategy that writes event records. Its nudge reaches a relay in this process only; others
 // find the record with their next poll.
-func (a *App) openWriter() (*outbox.Writer, error) {
+func (a *App) openWriter() (_ *outbox.Writer, err error) {
+	if a.writer != nil {
+		return a.writer, nil
+	}
 	cfg := outbox.WriterConfig{
 		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Destination: a.cfg.RocketMQ.OrderTopic, Logger: a.log, Registerer: a.reg,
 	}
 	if a.relay != nil {
 		cfg.Nudge = a.relay.Nudge
 	}
-	return outbox.NewWriter(cfg)
+	a.writer, err = outbox.NewWriter(cfg)
+	return a.writer, err
 }
 
 // events lets operators look at the outbox.

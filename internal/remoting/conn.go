@@ -34,6 +34,11 @@ func (c *Conn) Close() error { return c.conn.Close() }
 // Ask sends one request without a body and returns its answer. An answer with an error code is an answer, not an
 // error; after an error the connection is of no more use. ctx bounds it; without a deadline 5 s do.
 func (c *Conn) Ask(ctx context.Context, code int, ext map[string]string) (Answer, error) {
+	return c.AskWithBody(ctx, code, ext, nil)
+}
+
+// AskWithBody is Ask with a body.
+func (c *Conn) AskWithBody(ctx context.Context, code int, ext map[string]string, body []byte) (Answer, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, askTimeout)
@@ -41,7 +46,7 @@ func (c *Conn) Ask(ctx context.Context, code int, ext map[string]string) (Answer
 	}
 	defer c.bound(ctx)()
 	c.asked++
-	request, err := encode(header{Code: code, Language: "GO", Version: protocolVersion, Opaque: c.asked, ExtFields: sign(ext, c.creds)})
+	request, err := encode(header{Code: code, Language: "GO", Version: protocolVersion, Opaque: c.asked, ExtFields: sign(ext, body, c.creds)}, body)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -19,6 +19,8 @@ import (
 
 // The request codes that are asked here.
 const (
+	CodeSend           = 10
+	CodePull           = 11
 	CodeConsumerOffset = 14
 	CodeUpdateTopic    = 17
 	CodeBrokerConfig   = 26
@@ -29,10 +31,13 @@ const (
 
 // The response codes that mean something here.
 const (
-	CodeOK            = 0
-	CodeNotSupported  = 3
-	CodeTopicNotExist = 17
-	CodeNotFound      = 22
+	CodeOK              = 0
+	CodeNotSupported    = 3
+	CodeTopicNotExist   = 17
+	CodePullNotFound    = 19
+	CodePullNotMatched  = 20
+	CodePullOffsetMoved = 21
+	CodeNotFound        = 22
 )
 
 const (
@@ -67,6 +72,11 @@ type header struct {
 // Ask sends one request without a body to addr (host:port) on a connection of its own and returns the answer. An answer
 // with an error code is an answer, not an error. ctx bounds everything; without a deadline 5 s do.
 func Ask(ctx context.Context, addr string, code int, ext map[string]string, creds Credentials) (Answer, error) {
+	return AskWithBody(ctx, addr, code, ext, nil, creds)
+}
+
+// AskWithBody is Ask with a body.
+func AskWithBody(ctx context.Context, addr string, code int, ext map[string]string, body []byte, creds Credentials) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	c, err := Dial(ctx, addr, creds)
@@ -74,18 +84,18 @@ func Ask(ctx context.Context, addr string, code int, ext map[string]string, cred
 		return Answer{}, err
 	}
 	defer func() { _ = c.Close() }() // the answer is there or it is not
-	return c.Ask(ctx, code, ext)
+	return c.AskWithBody(ctx, code, ext, body)
 }
 
-func encode(h header) ([]byte, error) {
+func encode(h header, body []byte) ([]byte, error) {
 	text, err := json.Marshal(h)
 	if err != nil {
 		return nil, err
 	}
-	frame := make([]byte, 8, 8+len(text))
-	binary.BigEndian.PutUint32(frame, uint32(4+len(text)))
+	frame := make([]byte, 8, 8+len(text)+len(body))
+	binary.BigEndian.PutUint32(frame, uint32(4+len(text)+len(body)))
 	binary.BigEndian.PutUint32(frame[4:], uint32(len(text))) // the high byte 0 says JSON
-	return append(frame, text...), nil
+	return append(append(frame, text...), body...), nil
 }
 
 func read(r io.Reader) (Answer, error) {
@@ -114,8 +124,8 @@ func read(r io.Reader) (Answer, error) {
 }
 
 // sign adds the signature that RocketMQ's access control wants: an HMAC-SHA1 over the values in the order of their
-// names.
-func sign(ext map[string]string, creds Credentials) map[string]string {
+// names, and the body.
+func sign(ext map[string]string, body []byte, creds Credentials) map[string]string {
 	if creds.AccessKey == "" {
 		return ext
 	}
@@ -128,6 +138,7 @@ func sign(ext map[string]string, creds Credentials) map[string]string {
 	for _, name := range slices.Sorted(maps.Keys(signed)) {
 		mac.Write([]byte(signed[name]))
 	}
+	mac.Write(body)
 	signed["Signature"] = base64.StdEncoding.EncodeToString(mac.Sum(nil))
 	return signed
 }
