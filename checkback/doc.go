@@ -29,5 +29,24 @@
 // A Resolver reads and writes in autocommit on a pool of its own, at READ COMMITTED, with a lock wait of one second,
 // on the primary: checks are answered one at a time and must not queue behind the service's transactions.
 //
-// Checker is safe for concurrent use.
+// # Rescue
+//
+// A broker gives a half message up after transactionCheckMax checks, or when it gets too old, and moves it to
+// TRANS_CHECK_MAX_TIME_TOPIC; nobody is asked about it again. A Rescuer reads that topic by pull, from a position of its own in
+// t_progress, and decides the half messages of one producer group by the table above without a grace:
+//
+//	COMMIT      the event is recorded for the outbox under the half message's own msg_id; a record that is there
+//	            already counts as done
+//	ROLLBACK    nothing: the tombstone is there, or another attempt has won
+//	UNKNOWN     the position stays, the later half messages wait, the next look asks again
+//
+// A half message of a type without a Resolver, or whose body is not an event, goes to t_dead_letter, is counted and
+// logged as an error, and holds nothing up. The record, or the dead letter, and the position are one transaction, so a crash
+// leaves both or none. One Rescuer works at a time, under a lease by the database's clock; the position advances only
+// for its owner and from the value it knows, so one that was frozen past its lease changes nothing.
+//
+// A broker that deleted half messages before they were looked at, or lost its storage, is reported, and reading goes
+// on with what is there. Stop ends the work after the statement that runs.
+//
+// Checker and Rescuer are safe for concurrent use.
 package checkback

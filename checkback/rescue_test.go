@@ -1,0 +1,645 @@
+package checkback_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/checkback"
+	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/enginetest"
+	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
+)
+
+const (
+	rescuePoll  = 25 * time.Millisecond
+	rescueLease = 10 * time.Second
+	tick        = 10 * time.Millisecond
+	// discardedIn bounds how long a broker of these tests takes to give half messages up.
+	discardedIn = 60 * time.Second
+)
+
+// world is an order database with its outbox, and a broker that gives half messages up soon.
+type world struct {
+	engine
+	nameServer string
+	topic      string
+	group      string
+	sent       *atomic.Int64
+}
+
+// onWorlds runs a test on SQLite and MySQL with the in-process broker, and on MySQL with RocketMQ.
+func onWorlds(t *testing.T, test func(t *testing.T, w world)) {
+	for name, e := range map[string]func(testing.TB) engine{"sqlite": newSQLite, "mysql": newMySQL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := e(t)
+			test(t, newWorld(t, e, quickBroker(t).Addr()))
+		})
+	}
+}
+
+func quickBroker(t testing.TB, change ...func(*broker.Config)) *broker.Broker {
+	t.Helper()
+	return brokertest.Start(t, append([]func(*broker.Config){func(c *broker.Config) {
+		c.TransactionTimeout, c.CheckInterval, c.CheckMax = 20*time.Millisecond, 20*time.Millisecond, 2
+	}}, change...)...)
+}
+
+func newWorld(t testing.TB, e engine, nameServer string) world {
+	t.Helper()
+	w := world{engine: e, nameServer: nameServer, group: enginetest.Group(t), sent: &atomic.Int64{}}
+	db := e.open(t, database.Options{})
+	for _, line := range []database.Line{outbox.Migrations(), checkback.Migrations()} {
+		require.NoError(t, db.Migrate(t.Context(), line))
+	}
+	w.topic = enginetest.Topic(t, []string{nameServer})
+	return w
+}
+
+// half sends a half message of an event, as the producer does before its local transaction.
+func (w world) half(t testing.TB, ev halfbox.Event, at halfbox.Attempt, change ...func(*enginetest.Half)) {
+	t.Helper()
+	body, err := halfbox.Encode(ev, at.MsgID)
+	require.NoError(t, err)
+	h := enginetest.Half{Topic: w.topic, Group: w.group, MsgID: at.MsgID, Tags: ev.Type, Keys: ev.Subject, Body: body}
+	for _, c := range change {
+		c(&h)
+	}
+	enginetest.SendHalf(t, w.nameServer, h)
+	if h.Group == w.group {
+		w.sent.Add(1)
+	}
+}
+
+// discarded waits until the broker has given every half message up, and returns their ids in its order.
+func (w world) discarded(t testing.TB) (ids []string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		ids = enginetest.Discarded(t, w.nameServer, w.group)
+		return len(ids) == int(w.sent.Load())
+	}, discardedIn, 10*tick, "the broker does not give the half messages up")
+	return ids
+}
+
+// halfFirst publishes an order as txmsg does, with an attempt that the test knows, and never ends the half message.
+type halfFirst struct {
+	attempts
+	t testing.TB
+	w world
+}
+
+func (p halfFirst) PublishInTx(ctx context.Context, ev halfbox.Event, local func(*gorm.DB, halfbox.Attempt) error) (halfbox.Receipt, error) {
+	p.w.half(p.t, ev, p.at)
+	return p.attempts.PublishInTx(ctx, ev, local)
+}
+
+// order makes an order by a half message that is never ended; inside is called before COMMIT.
+func (w world) order(t testing.TB, db *database.DB, inside func()) (order.Order, error) {
+	t.Helper()
+	p := halfFirst{attempts{db: db, at: newAttempt(t), inside: inside}, t, w}
+	s, err := order.NewService(order.Config{DB: db, Default: halfbox.DeliveryTxmsg, Publishers: map[halfbox.Delivery]order.Publisher{halfbox.DeliveryTxmsg: p}})
+	require.NoError(t, err)
+	o, _, err := s.Create(context.Background(), order.CreateRequest{UserID: 7, AmountCents: 9990})
+	return o, err
+}
+
+// absent sends a half message whose local transaction never was.
+func (w world) absent(t testing.TB, change ...func(*enginetest.Half)) halfbox.Attempt {
+	t.Helper()
+	at := newAttempt(t)
+	w.half(t, halfbox.Event{
+		Type: order.EventCreated, Source: order.EventSource, Subject: strings.ToUpper(at.MsgID), DataSchema: order.EventSchema,
+		Time: time.Now(), AggregateVersion: 1, PartitionKey: "x", Data: []byte("{}"),
+	}, at, change...)
+	return at
+}
+
+// recorder lets the rescue write event records.
+type recorder struct{ *outbox.Writer }
+
+func (r recorder) WriteTx(tx *gorm.DB, ev halfbox.Event, at halfbox.Attempt) error {
+	err := r.Writer.WriteTx(tx, ev, at)
+	switch {
+	case errors.Is(err, outbox.ErrDuplicateMessage), errors.Is(err, outbox.ErrDuplicateFact):
+		return fmt.Errorf("%w: %w", checkback.ErrRecorded, err)
+	case errors.Is(err, outbox.ErrInvalidEvent), errors.Is(err, outbox.ErrTooLarge):
+		return fmt.Errorf("%w: %w", checkback.ErrUnrecordable, err)
+	}
+	return err
+}
+
+// rescuer is one process's rescue.
+type rescuer struct {
+	*checkback.Rescuer
+	reg  *prometheus.Registry
+	stop func()
+}
+
+// rescue starts a rescuer on handles of its own.
+func (w world) rescue(t testing.TB, o database.Options, change ...func(*checkback.RescueConfig)) rescuer {
+	t.Helper()
+	db := w.open(t, o)
+	r := rescuer{reg: prometheus.NewRegistry()}
+	writer, err := outbox.NewWriter(outbox.WriterConfig{DB: db, Sink: "rocketmq", Destination: "not-this"})
+	require.NoError(t, err)
+	cfg := checkback.RescueConfig{
+		DB: db, Records: recorder{writer}, NameServers: []string{"http://" + w.nameServer}, Group: w.group,
+		Checker: newChecker(t, w.open(t, database.Options{LockWait: 100 * time.Millisecond})).Checker,
+		Poll:    rescuePoll, Lease: rescueLease, Registerer: r.reg,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	r.Rescuer, err = checkback.NewRescuer(cfg)
+	require.NoError(t, err)
+	var once sync.Once
+	r.stop = func() {
+		once.Do(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			defer cancel()
+			require.NoError(t, r.Stop(ctx))
+		})
+	}
+	t.Cleanup(r.stop)
+	require.NoError(t, r.Start())
+	return r
+}
+
+// value sums a metric of the rescuer over its labels, or reads one of them.
+func (r rescuer) value(t testing.TB, name string, label ...string) float64 {
+	t.Helper()
+	families, err := r.reg.Gather()
+	require.NoError(t, err)
+	sum, found := 0.0, false
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if len(label) == 0 || m.GetLabel()[0].GetValue() == label[0] {
+				sum, found = sum+m.GetCounter().GetValue()+m.GetGauge().GetValue(), true
+			}
+		}
+	}
+	require.True(t, found, "no metric %s %v", name, label)
+	return sum
+}
+
+func (r rescuer) outcome(t testing.TB, outcome string) int {
+	t.Helper()
+	return int(r.value(t, "halfbox_rescue_halves_total", outcome))
+}
+
+// records returns msg_id -> payload of the event records.
+func records(t testing.TB, db *database.DB) map[string][]byte {
+	t.Helper()
+	var found []struct {
+		MsgID       string
+		Payload     []byte
+		Destination string
+		Delivery    string
+	}
+	require.NoError(t, db.Read.Raw("SELECT msg_id, payload, destination, delivery FROM t_event_record").Scan(&found).Error)
+	by := map[string][]byte{}
+	for _, f := range found {
+		require.NotContains(t, by, f.MsgID)
+		by[f.MsgID] = f.Payload
+	}
+	return by
+}
+
+func (w world) position(t testing.TB, db *database.DB) string {
+	t.Helper()
+	var at []string
+	require.NoError(t, db.Read.Raw("SELECT position FROM t_progress WHERE name LIKE ?", "rescue/"+w.group+"/%").Scan(&at).Error)
+	if len(at) == 0 {
+		return ""
+	}
+	require.Len(t, at, 1)
+	return at[0]
+}
+
+func eventually(t testing.TB, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, wait, tick, what)
+}
+
+// The heart of it: nobody could answer the checks, and the broker has given up. While the local transaction is open
+// nothing is decided and the later halves wait; when it commits exactly its event is published, under the same id.
+func TestRescue(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueOpenTransaction)
+}
+
+func rescueOpenTransaction(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	look := w.open(t, database.Options{})
+	var lost halfbox.Attempt
+	var r rescuer
+	var at string // other groups' halves may come before
+	o, err := w.order(t, db, func() {
+		w.discarded(t)
+		lost = w.absent(t)
+		w.discarded(t)
+		r = w.rescue(t, database.Options{LockWait: 100 * time.Millisecond})
+		// On SQLite the open transaction keeps every other writer out, the rescue's own lease included.
+		eventually(t, func() bool {
+			return r.value(t, "halfbox_rescue_held") == 1 || db.Dialect == database.SQLite && r.value(t, "halfbox_rescue_errors_total") > 0
+		}, "it does not wait for the open transaction")
+		at = w.position(t, look)
+		decided := func() bool {
+			return len(records(t, look)) > 0 || rows(t, look, "1 = 1") > 0 || w.position(t, look) != at
+		}
+		require.Never(t, decided, 20*rescuePoll, rescuePoll, "something was decided while the transaction was open")
+	})
+	require.NoError(t, err)
+
+	eventually(t, func() bool { return w.position(t, look) != at && r.outcome(t, "rolled_back") == 1 }, "the later half is not decided")
+	require.Equal(t, 1, r.outcome(t, "republished"))
+	require.Zero(t, r.value(t, "halfbox_rescue_held"))
+	require.Equal(t, 1, rows(t, look, "status = 'VOID' AND msg_id = ?", lost.MsgID))
+	require.Equal(t, 1, rows(t, look, "status <> 'VOID'"))
+	got := records(t, look)
+	require.Len(t, got, 1)
+	id, ev, err := halfbox.Decode(got[o.MsgID])
+	require.NoError(t, err)
+	require.Equal(t, o.MsgID, id)
+	require.Equal(t, []any{order.EventCreated, o.OrderNo, int64(1), o.CreatedAt}, []any{ev.Type, ev.Subject, ev.AggregateVersion, ev.Time})
+	require.JSONEq(t, fmt.Sprintf(`{"order_no":%q,"user_id":7,"amount_cents":9990}`, o.OrderNo), string(ev.Data))
+	var destination, delivery string
+	require.NoError(t, look.Read.Raw("SELECT destination, delivery FROM t_event_record").Row().Scan(&destination, &delivery))
+	require.Equal(t, []string{w.topic, "outbox"}, []string{destination, delivery}, "to the topic of the half message")
+	// A record that is gone and a position that was lost change nothing: asked again the answers are the same.
+	r.stop()
+	require.NoError(t, look.Write.Exec("DELETE FROM t_progress").Error)
+	again := w.rescue(t, database.Options{})
+	eventually(t, func() bool { return again.outcome(t, "recorded") == 1 && again.outcome(t, "rolled_back") == 1 }, "not read again")
+	require.Len(t, records(t, look), 1)
+}
+
+// A local transaction that rolls back after the discard leaves nothing but the tombstone.
+func TestRescueRolledBack(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueRolledBack)
+}
+
+func rescueRolledBack(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	// Its COMMIT never comes: what is open when the connection goes is rolled back.
+	failing := w.open(t, database.Options{Hooks: database.Hooks{Before: func(op database.Op, _ string) error {
+		if op == database.OpCommit {
+			return driver.ErrBadConn
+		}
+		return nil
+	}}})
+	_, err := w.order(t, failing, nil)
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	ids := w.discarded(t)
+	r := w.rescue(t, database.Options{})
+	eventually(t, func() bool { return r.outcome(t, "rolled_back") == 1 }, "not decided")
+	require.Empty(t, records(t, db))
+	require.Equal(t, 1, rows(t, db, "1 = 1"))
+	require.Equal(t, 1, rows(t, db, "status = 'VOID' AND msg_id = ?", ids[0]))
+}
+
+// Two rescuers at once: every half is decided by one of them, once.
+func TestRescueTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueTwoAtOnce)
+}
+
+func rescueTwoAtOnce(t *testing.T, w world) {
+	const halves = 40
+	db := w.open(t, database.Options{})
+	want := map[string]bool{}
+	for i := range halves {
+		if i%2 == 0 {
+			o, err := w.order(t, db, nil)
+			require.NoError(t, err)
+			want[o.MsgID] = true
+		} else {
+			w.absent(t)
+		}
+	}
+	w.discarded(t)
+	// Leases so short that they run out in the middle of the work: the position keeps the two apart all the same.
+	quick := func(c *checkback.RescueConfig) { c.Lease, c.Poll, c.Batch = 5*time.Millisecond, time.Millisecond, 5 }
+	pair := []rescuer{w.rescue(t, database.Options{}, quick), w.rescue(t, database.Options{}, quick)}
+	sum := func(outcome string) int { return pair[0].outcome(t, outcome) + pair[1].outcome(t, outcome) }
+	eventually(t, func() bool { return sum("republished")+sum("recorded") >= halves/2 && sum("rolled_back") >= halves/2 }, "not all decided")
+	got := records(t, db)
+	require.Len(t, got, len(want))
+	for id := range want {
+		require.Contains(t, got, id)
+	}
+	require.Equal(t, halves/2, sum("republished"), "each is recorded once")
+	require.Zero(t, sum("recorded"))
+	require.Equal(t, halves/2, sum("rolled_back"))
+}
+
+// The record and the position are one transaction: a rescuer that dies between them has done nothing.
+func TestRescueDiesBetweenRecordAndPosition(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueDiesBetween)
+}
+
+func rescueDiesBetween(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	o, err := w.order(t, db, nil)
+	require.NoError(t, err)
+	w.discarded(t)
+	var dead atomic.Bool
+	var deaths atomic.Int64
+	dead.Store(true)
+	r := w.rescue(t, database.Options{}, func(c *checkback.RescueConfig) {
+		c.Hooks.BeforeAdvance = func() {
+			if dead.Load() {
+				deaths.Add(1)
+				panic("killed")
+			}
+		}
+	})
+	eventually(t, func() bool { return deaths.Load() >= 3 }, "it does not go on after a panic")
+	require.Empty(t, records(t, db))
+	at := w.position(t, db) // past other groups' halves at most
+	require.Zero(t, r.outcome(t, "republished"))
+	dead.Store(false)
+	eventually(t, func() bool { return r.outcome(t, "republished") == 1 }, "not rescued in the end")
+	require.Len(t, records(t, db), 1)
+	require.Contains(t, records(t, db), o.MsgID)
+	require.NotEqual(t, at, w.position(t, db))
+	require.Positive(t, r.value(t, "halfbox_rescue_errors_total"))
+}
+
+// The database is away while rescuing: nothing is decided, nothing is lost.
+func TestRescueWhileTheDatabaseIsDown(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueDatabaseDown)
+}
+
+func rescueDatabaseDown(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	o, err := w.order(t, db, nil)
+	require.NoError(t, err)
+	w.discarded(t)
+	// Every statement in turn is the first that fails.
+	for nth := range 6 {
+		require.NoError(t, db.Write.Exec("DELETE FROM t_progress").Error)
+		require.NoError(t, db.Write.Exec("DELETE FROM t_event_record").Error)
+		var down atomic.Bool
+		var n atomic.Int64
+		hooks := database.Hooks{Before: func(database.Op, string) error {
+			if down.Load() && n.Add(1) > int64(nth) {
+				return errors.New("injected: connection lost")
+			}
+			return nil
+		}}
+		r := w.rescue(t, database.Options{Hooks: hooks}, func(*checkback.RescueConfig) { down.Store(true) })
+		eventually(t, func() bool { return r.value(t, "halfbox_rescue_errors_total") >= 2 }, "the failure does not show")
+		require.Empty(t, records(t, db), "failing from statement %d on", nth)
+		down.Store(false)
+		eventually(t, func() bool { return r.outcome(t, "republished") == 1 }, "it does not go on")
+		require.Contains(t, records(t, db), o.MsgID)
+		r.stop()
+	}
+}
+
+// The database that the check asks is away: UNKNOWN holds the position.
+func TestRescueWhileTheCheckCannotAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, newSQLite(t), quickBroker(t).Addr())
+	db := w.open(t, database.Options{})
+	lost := w.absent(t)
+	w.discarded(t)
+	var down atomic.Bool
+	checks := w.open(t, database.Options{Hooks: database.Hooks{Before: func(database.Op, string) error {
+		if down.Load() {
+			return errors.New("injected: connection lost")
+		}
+		return nil
+	}}})
+	down.Store(true)
+	r := w.rescue(t, database.Options{}, func(c *checkback.RescueConfig) { c.Checker = newChecker(t, checks).Checker })
+	eventually(t, func() bool { return r.value(t, "halfbox_rescue_held") == 1 }, "it does not wait")
+	require.Empty(t, w.position(t, db))
+	down.Store(false)
+	eventually(t, func() bool { return r.outcome(t, "rolled_back") == 1 }, "it does not go on")
+	require.Equal(t, 1, rows(t, db, "status = 'VOID' AND msg_id = ?", lost.MsgID))
+}
+
+// What can never be decided is kept for an operator; other groups' halves are theirs. Neither holds the next ones up.
+func TestRescueMovesPastWhatIsNotItsOwn(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueMovesPast)
+}
+
+func rescueMovesPast(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	w.absent(t, func(h *enginetest.Half) { h.Group = w.group + "-other" })
+	unregistered := w.absent(t, func(h *enginetest.Half) { h.Tags = "order.exploded" })
+	unreadable := w.absent(t, func(h *enginetest.Half) { h.Body = []byte("not an event \xff") })
+	otherID := w.absent(t, func(h *enginetest.Half) { h.Keys = "ANOTHER" })
+	w.discarded(t)
+	o, err := w.order(t, db, nil)
+	require.NoError(t, err)
+	w.discarded(t)
+	r := w.rescue(t, database.Options{})
+	eventually(t, func() bool { return r.outcome(t, "republished") == 1 }, "the last one is not rescued")
+	require.Equal(t, 3, r.outcome(t, "dead_letter"))
+	require.Contains(t, records(t, db), o.MsgID)
+	require.Zero(t, rows(t, db, "status = 'VOID'"), "nothing is guessed about them")
+	var letters []struct{ Consumer, MsgID, Topic, Reason, State string }
+	require.NoError(t, db.Read.Raw("SELECT consumer, msg_id, topic, reason, state FROM t_dead_letter").Scan(&letters).Error)
+	reasons := map[string]string{}
+	for _, l := range letters {
+		require.Equal(t, []string{"rescue", w.topic, "DEAD"}, []string{l.Consumer, l.Topic, l.State})
+		reasons[l.MsgID] = l.Reason
+	}
+	require.Len(t, reasons, 3)
+	require.Contains(t, reasons[unregistered.MsgID], `no resolver for event type "order.exploded"`)
+	require.Contains(t, reasons[unreadable.MsgID], "not a valid event envelope")
+	require.Contains(t, reasons[otherID.MsgID], "ANOTHER")
+}
+
+// A message that has a record already, or whose fact has, is done.
+func TestRescueOfWhatIsRecordedAlready(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, newSQLite(t), quickBroker(t).Addr())
+	db := w.open(t, database.Options{})
+	writer, err := outbox.NewWriter(outbox.WriterConfig{DB: db, Sink: "rocketmq", Destination: "x"})
+	require.NoError(t, err)
+	for _, sameID := range []bool{true, false} {
+		o, err := w.order(t, db, nil)
+		require.NoError(t, err)
+		at := halfbox.Attempt{MsgID: o.MsgID, Delivery: halfbox.DeliveryOutbox}
+		if !sameID {
+			at = newAttempt(t)
+		}
+		require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error {
+			return writer.WriteTx(tx, halfbox.Event{Type: order.EventCreated, Source: "/x", Subject: o.OrderNo, Data: []byte("{}"), Time: time.Now()}, at)
+		}))
+	}
+	w.discarded(t)
+	before := records(t, db)
+	r := w.rescue(t, database.Options{})
+	eventually(t, func() bool { return r.outcome(t, "recorded") == 2 }, "not seen as done")
+	require.Equal(t, before, records(t, db))
+	require.Zero(t, r.outcome(t, "republished"))
+}
+
+// The broker deleted halves before they were looked at: it says so, and goes on with what is there.
+func TestRescueOfATrimmedQueue(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b := quickBroker(t, func(c *broker.Config) { c.Dir = dir })
+	w := newWorld(t, newSQLite(t), b.Addr())
+	db := w.open(t, database.Options{})
+	w.absent(t)
+	w.absent(t)
+	w.discarded(t)
+	r := w.rescue(t, database.Options{})
+	eventually(t, func() bool { return r.outcome(t, "rolled_back") == 2 }, "not decided")
+	r.stop()
+	w.absent(t)
+	w.absent(t)
+	w.absent(t)
+	w.discarded(t)
+	b = brokertest.Restart(t, b, func(c *broker.Config) { c.Retention = 100 * time.Millisecond })
+	eventually(t, func() bool {
+		ts, ok := b.Topic(checkback.DiscardedTopic)
+		return ok && ts.Messages() == 0
+	}, "not deleted")
+	b = brokertest.Restart(t, b, func(c *broker.Config) { c.Retention = time.Hour })
+	o, err := w.order(t, db, nil)
+	require.NoError(t, err)
+	eventually(t, func() bool { return len(enginetest.Discarded(t, w.nameServer, w.group)) == 1 }, "not given up")
+	r = w.rescue(t, database.Options{})
+	eventually(t, func() bool { return r.outcome(t, "republished") == 1 }, "not rescued")
+	require.InDelta(t, 3, r.value(t, "halfbox_rescue_trimmed_total"), 0)
+	require.Contains(t, records(t, db), o.MsgID)
+	require.Equal(t, "6", w.position(t, db))
+}
+
+// The broker's storage is a new one: the position is beyond its end, and the queue is read from its begin.
+func TestRescueAtABrokerThatLostItsStorage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, newSQLite(t), quickBroker(t).Addr())
+	db := w.open(t, database.Options{})
+	o, err := w.order(t, db, nil)
+	require.NoError(t, err)
+	w.discarded(t)
+	require.NoError(t, db.Write.Exec("INSERT INTO t_progress (name, position) VALUES (?, '1000')", "rescue/"+w.group+"/halfbox/0").Error)
+	r := w.rescue(t, database.Options{})
+	eventually(t, func() bool { return r.outcome(t, "republished") == 1 }, "not rescued")
+	require.Contains(t, records(t, db), o.MsgID)
+	require.Zero(t, r.value(t, "halfbox_rescue_trimmed_total"))
+}
+
+// Nothing was ever given up: no errors, no rows, whatever is not there.
+func TestRescueWithoutTheTopic(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, rescueWithoutTopic)
+}
+
+func rescueWithoutTopic(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	r := w.rescue(t, database.Options{})
+	require.Never(t, func() bool { return r.value(t, "halfbox_rescue_errors_total") > 0 }, 10*rescuePoll, rescuePoll, "it complains")
+	require.Empty(t, w.position(t, db))
+	require.NoError(t, testutil.GatherAndCompare(r.reg, strings.NewReader(`
+# HELP halfbox_rescue_behind Half messages given up on that were not looked at yet, other groups' included.
+# TYPE halfbox_rescue_behind gauge
+halfbox_rescue_behind 0
+`), "halfbox_rescue_behind"))
+}
+
+// A name server that takes connections and never answers does not keep the rescue from stopping.
+func TestRescueStopsInTime(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	asked := make(chan struct{}, 16)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			asked <- struct{}{}
+		}
+	}()
+	w := newWorld(t, newSQLite(t), quickBroker(t).Addr())
+	w.nameServer = l.Addr().String()
+	r := w.rescue(t, database.Options{})
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.NoError(t, r.Stop(ctx))
+}
+
+// A rescuer that stops gives its lease back: the next one need not wait for its end.
+func TestRescueGivesItsLeaseBack(t *testing.T) {
+	t.Parallel()
+	onWorlds(t, func(t *testing.T, w world) {
+		db := w.open(t, database.Options{})
+		long := func(c *checkback.RescueConfig) { c.Lease = time.Hour }
+		w.absent(t)
+		w.discarded(t)
+		first := w.rescue(t, database.Options{}, long)
+		eventually(t, func() bool { return first.outcome(t, "rolled_back") == 1 }, "not decided")
+		second := w.rescue(t, database.Options{}, long)
+		o, err := w.order(t, db, nil)
+		require.NoError(t, err)
+		w.discarded(t)
+		eventually(t, func() bool { return first.outcome(t, "republished") == 1 }, "the owner of the lease goes on")
+		first.stop()
+		o2, err := w.order(t, db, nil)
+		require.NoError(t, err)
+		w.discarded(t)
+		eventually(t, func() bool { return second.outcome(t, "republished") == 1 }, "the second does not take over")
+		require.Contains(t, records(t, db), o.MsgID)
+		require.Contains(t, records(t, db), o2.MsgID)
+	})
+}
+
+func TestNewRescuerRefusesAnIncompleteConfig(t *testing.T) {
+	t.Parallel()
+	_, err := checkback.NewRescuer(checkback.RescueConfig{})
+	require.ErrorContains(t, err, "DB")
+}
+
+// On RocketMQ, with MySQL: a broker that gives up after two checks a second apart.
+func TestRescueOnRocketMQ(t *testing.T) {
+	t.Parallel()
+	q := enginetest.OwnRocketMQ(t, "transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionCheckMax=2")
+	nameServer := q.NameServers()[0]
+	sub := func(name string, test func(t *testing.T, w world)) {
+		t.Run(name, func(t *testing.T) { test(t, newWorld(t, newMySQL(t), nameServer)) })
+	}
+	sub("no topic yet", rescueWithoutTopic) // the first: RocketMQ makes the topic with the first half it gives up
+	sub("open transaction", rescueOpenTransaction)
+	sub("rolled back", rescueRolledBack)
+	sub("two at once", rescueTwoAtOnce)
+	sub("dies between record and position", rescueDiesBetween)
+	sub("database down", rescueDatabaseDown)
+	sub("not its own", rescueMovesPast)
+}
