@@ -31,6 +31,10 @@ type Config struct {
 	Default halfbox.Delivery
 }
 
+// lookupTimeout bounds the look for an order by its key: a database that says nothing must not hold every request that
+// the API lets in at once.
+const lookupTimeout = 3 * time.Second
+
 // Service is the order domain's entry. It is safe for concurrent use.
 type Service struct {
 	db         *database.DB
@@ -106,6 +110,8 @@ func (s *Service) create(ctx context.Context, req CreateRequest) (Order, error) 
 
 // replay returns the order that the request's key made before; ErrNotFound when there is none.
 func (s *Service) replay(ctx context.Context, req CreateRequest) (Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
 	r, err := byKey(ctx, s.db.Read, req.UserID, req.IdempotencyKey)
 	if err != nil {
 		return Order{}, err

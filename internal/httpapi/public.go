@@ -19,6 +19,7 @@ import (
 const (
 	defaultMaxInFlight    = 256
 	defaultRequestTimeout = 20 * time.Second
+	defaultReadTimeout    = 3 * time.Second
 )
 
 // Orders is what the API needs of the order domain; *order.Service satisfies it.
@@ -44,6 +45,8 @@ type PublicConfig struct {
 	MaxInFlight int
 	// RequestTimeout bounds the work of one request. Defaults to 20 s, which the server's write timeout allows for.
 	RequestTimeout time.Duration
+	// ReadTimeout bounds a request that only reads. Defaults to 3 s.
+	ReadTimeout time.Duration
 	// Logger defaults to a no-op, Registerer to none.
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer
@@ -55,6 +58,9 @@ func (c PublicConfig) withDefaults() PublicConfig {
 	}
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = defaultRequestTimeout
+	}
+	if c.ReadTimeout == 0 {
+		c.ReadTimeout = defaultReadTimeout
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
@@ -70,6 +76,8 @@ func (c PublicConfig) validate() error {
 		return errors.New("httpapi: PublicConfig.MaxInFlight is negative")
 	case c.RequestTimeout < 0:
 		return errors.New("httpapi: PublicConfig.RequestTimeout is negative")
+	case c.ReadTimeout < 0:
+		return errors.New("httpapi: PublicConfig.ReadTimeout is negative")
 	}
 	return nil
 }
@@ -97,8 +105,9 @@ func Public(cfg PublicConfig) (http.Handler, error) {
 
 	a := &api{orders: cfg.Orders, points: cfg.Points, log: log, gate: newGate(cfg.MaxInFlight)}
 	engine.POST("/api/v1/orders", a.answer(a.createOrder))
-	get(engine, "/api/v1/orders/:order_no", a.answer(a.getOrder))
-	get(engine, "/api/v1/users/:user_id/points", a.answer(a.getPoints))
+	reads := engine.Group("", limitTime(cfg.ReadTimeout))
+	get(reads, "/api/v1/orders/:order_no", a.answer(a.getOrder))
+	get(reads, "/api/v1/users/:user_id/points", a.answer(a.getPoints))
 	get(engine, "/openapi.yaml", serveSpec)
 	return engine, nil
 }
