@@ -136,6 +136,17 @@ func OwnRocketMQ(t testing.TB, brokerConf ...string) *OwnedRocketMQ {
 	}
 }
 
+// OwnRocketMQWithUser is like OwnRocketMQ with access control at the broker: who is not this user is refused.
+func OwnRocketMQWithUser(t testing.TB, accessKey, secretKey string) *OwnedRocketMQ {
+	t.Helper()
+	own := newOwned(t, "rocketmq", EnvRocketMQ)
+	own.env = append(own.env, "HALFBOX_ENGINES_ACCESS_KEY="+accessKey, "HALFBOX_ENGINES_SECRET_KEY="+secretKey)
+	return &OwnedRocketMQ{
+		own: own, addr: own.up(),
+		NameServer: &Process{own: own, name: "namesrv"}, Broker: &Process{own: own, name: "broker"},
+	}
+}
+
 // NameServers are the addresses for clients.
 func (r *OwnedRocketMQ) NameServers() []string { return []string{r.addr} }
 

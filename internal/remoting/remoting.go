@@ -25,6 +25,7 @@ const (
 	CodeUpdateTopic    = 17
 	CodeBrokerConfig   = 26
 	CodeMaxOffset      = 30
+	CodeMinOffset      = 31
 	CodeRoute          = 105
 	CodeClusterInfo    = 106
 )
@@ -33,6 +34,7 @@ const (
 const (
 	CodeOK              = 0
 	CodeNotSupported    = 3
+	CodeNoPermission    = 16
 	CodeTopicNotExist   = 17
 	CodePullNotFound    = 19
 	CodePullNotMatched  = 20

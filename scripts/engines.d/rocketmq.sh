@@ -9,29 +9,53 @@ rocketmq_home() { echo "$cache/rocketmq-$rocketmq_version"; }
 
 # ---- questions in the remoting protocol: length, length of the header, header
 
+# remoting_ask prints the start of the answer to a question. Usage: remoting_ask PORT CODE [NAME VALUE]..., the names in
+# the order of the alphabet. A broker with access control gets it signed.
 remoting_ask() {
-  local header=$2 bytes
-  printf -v bytes '\\x00\\x00\\x00\\x%02x\\x00\\x00\\x00\\x%02x' $((${#header} + 4)) ${#header}
-  exchange "$1" "$bytes$header"
+  local port=$1 code=$2 fields='' header bytes
+  shift 2
+  if [ -s "$run/rocketmq/credentials" ]; then remoting_sign "$@"; set -- "${signed[@]}"; fi
+  while [ $# -gt 0 ]; do
+    fields="$fields,\"$1\":\"$2\""
+    shift 2
+  done
+  header="{\"code\":$code,\"extFields\":{${fields#,}},\"flag\":0,\"language\":\"GO\",\"opaque\":1,\"version\":317}"
+  printf -v bytes '\\x00\\x00\\x%02x\\x%02x\\x00\\x00\\x%02x\\x%02x' \
+    $(((${#header} + 4) >> 8)) $(((${#header} + 4) & 255)) $((${#header} >> 8)) $((${#header} & 255))
+  exchange "$port" "$bytes${header//%/%%}"
 }
+
+# remoting_sign sets "signed" to the given fields with the access key and the signature: an HMAC-SHA1 over the values in
+# the order of their names. AccessKey comes first: capital letters do.
+remoting_sign() {
+  local access secret name text
+  { read -r access; read -r secret; } <"$run/rocketmq/credentials"
+  text=$access
+  signed=(AccessKey "$access" "$@")
+  for ((name = 1; name < $#; name += 2)); do text=$text${*:name+1:1}; done
+  signed+=(Signature "$(printf %s "$text" | hmac_sha1 "$secret")")
+}
+
+# hmac_sha1 has the key in the environment: other users see a command's arguments.
+hmac_sha1() { HMAC_KEY=$1 perl -MDigest::SHA=hmac_sha1_base64 -e 'local $/; print hmac_sha1_base64(scalar <STDIN>, $ENV{HMAC_KEY}), "="'; }
 
 namesrv_answers() {
   [ -s "$run/namesrv.port" ] || return 1
-  remoting_ask "$(<"$run/namesrv.port")" '{"code":206,"flag":0,"language":"GO","opaque":1,"version":317}' | grep -aq topicList
+  remoting_ask "$(<"$run/namesrv.port")" 206 | grep -aq topicList
 }
 
 # broker_registered: the name server has a route to this broker. TBW102 is the topic of which all brokers that may
 # create topics are.
 broker_registered() {
   [ -s "$run/broker.port" ] || return 1
-  remoting_ask "$(<"$run/namesrv.port")" '{"code":105,"extFields":{"topic":"TBW102"},"flag":0,"language":"GO","opaque":1,"version":317}' |
+  remoting_ask "$(<"$run/namesrv.port")" 105 topic TBW102 |
     grep -aq "127.0.0.1:$(<"$run/broker.port")"
 }
 
 # broker_answers: 30 asks for a queue's last offset, which the store must answer.
 broker_answers() {
   [ -s "$run/broker.port" ] || return 1
-  remoting_ask "$(<"$run/broker.port")" '{"code":30,"extFields":{"topic":"TBW102","queueId":"0"},"flag":0,"language":"GO","opaque":1,"version":317}' |
+  remoting_ask "$(<"$run/broker.port")" 30 queueId 0 topic TBW102 |
     grep -aq '"offset"'
 }
 
@@ -96,10 +120,36 @@ CONF
 
 broker_launch() {
   local server port
+  broker_credentials
   port=$(choose_port "$run/broker.port" 10911 -2 1) # the ports of the "VIP channel" and of replication beside it
   broker_conf "$port" >"$run/rocketmq/broker.conf"
   rocketmq_java -Xms256m -Xmx768m -XX:MaxDirectMemorySize=512m org.apache.rocketmq.broker.BrokerStartup -c "$run/rocketmq/broker.conf"
   launch broker "${server[@]}"
+}
+
+# broker_credentials keeps the administrator's name and password for the probes, of this call and of later ones; a broker
+# that is started without any has no access control.
+broker_credentials() {
+  rm -f "$run/rocketmq/credentials"
+  [ -n "${HALFBOX_ENGINES_ACCESS_KEY:-}${HALFBOX_ENGINES_SECRET_KEY:-}" ] || return 0
+  [[ ${HALFBOX_ENGINES_ACCESS_KEY:-} =~ ^[A-Za-z0-9_.-]+$ && ${HALFBOX_ENGINES_SECRET_KEY:-} =~ ^[A-Za-z0-9_.-]+$ ]] ||
+    fail "HALFBOX_ENGINES_ACCESS_KEY and HALFBOX_ENGINES_SECRET_KEY belong together, of letters, digits, '_', '.' and '-'"
+  need perl perl
+  (umask 077 && printf '%s\n' "$HALFBOX_ENGINES_ACCESS_KEY" "$HALFBOX_ENGINES_SECRET_KEY" >"$run/rocketmq/credentials")
+}
+
+# broker_access_control prints the settings for the user of broker_credentials, who may do all.
+broker_access_control() {
+  local access secret authentication=org.apache.rocketmq.auth.authentication.provider
+  [ -s "$run/rocketmq/credentials" ] || return 0
+  { read -r access; read -r secret; } <"$run/rocketmq/credentials"
+  cat <<CONF
+authenticationEnabled=true
+authenticationProvider=$authentication.DefaultAuthenticationProvider
+authenticationMetadataProvider=$authentication.LocalAuthenticationMetadataProvider
+initAuthenticationUser={"username":"$access","password":"$secret"}
+innerClientAuthenticationCredentials={"accessKey":"$access","secretKey":"$secret"}
+CONF
 }
 
 # All is bound to 127.0.0.1 but the replication port: the broker has no setting for its address.
@@ -128,6 +178,7 @@ CONF
   else
     cat "$here/engines.d/broker-test.conf"
   fi
+  broker_access_control
   if [ -n "${HALFBOX_ENGINES_BROKER_CONF:-}" ]; then cat "$HALFBOX_ENGINES_BROKER_CONF"; fi
 }
 
