@@ -123,7 +123,8 @@ func New(o Options) (_ *App, err error) {
 	}()
 	// The order is that of starting; stopping goes the other way.
 	for _, open := range []func() error{
-		a.openData, a.openBroker, a.openTopics, a.openDatabases, a.openPoints, a.openRelay, a.openRescue, a.openAPI, a.openListeners,
+		a.openData, a.openBroker, a.openTopics, a.openReach, a.openDatabases, a.openPoints, a.openRelay, a.openRescue, a.openAPI,
+		a.openListeners,
 	} {
 		if err := open(); err != nil {
 			return nil, err
@@ -140,11 +141,11 @@ func (a *App) Start() error { return a.start() }
 // Addresses returns where the application listens.
 func (a *App) Addresses() Addresses { return a.addrs }
 
-// Ready reports nil when every part can work, else what is missing.
+// Ready reports nil when every part can work that this process cannot do without, else what is missing.
 func (a *App) Ready(ctx context.Context) error {
 	var missing []error
 	for _, c := range a.checks {
-		if err := c.Ready(ctx); err != nil {
+		if err := c.Ready(ctx); err != nil && !httpapi.IsDegraded(err) {
 			missing = append(missing, fmt.Errorf("%s: %w", c.Name, err))
 		}
 	}

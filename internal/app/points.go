@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/halfbox/halfbox/internal/faults"
+	"github.com/halfbox/halfbox/internal/httpapi"
 	"github.com/halfbox/halfbox/internal/rocketmq"
 	"github.com/halfbox/halfbox/points"
 )
@@ -25,7 +26,7 @@ func (a *App) openPoints() error {
 	}
 	consumer, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{
 		NameServers: a.nameServers,
-		Credentials: rocketmq.Credentials{AccessKey: a.cfg.RocketMQ.AccessKey, SecretKey: string(a.cfg.RocketMQ.SecretKey)},
+		Credentials: a.credentials(),
 		Group:       a.cfg.RocketMQ.PointsGroup, Topic: a.cfg.RocketMQ.OrderTopic,
 		Logger: a.log.Named("points"),
 		Handle: func(ctx context.Context, m rocketmq.Message) error {
@@ -38,6 +39,12 @@ func (a *App) openPoints() error {
 	}
 	a.onStop("points consumer", consumer.Stop)
 	a.onStart("points consumer", func() error { consumer.Start(); return nil })
-	a.readyCheck("points consumer", func(context.Context) error { return consumer.Ready() })
-	return nil
+	a.readyCheck("points consumer", func(context.Context) error {
+		err := consumer.Ready()
+		if consumer.Begun() && a.takesOrdersWithoutRocketMQ() {
+			return httpapi.Degraded(err)
+		}
+		return err
+	})
+	return a.openLag()
 }

@@ -52,6 +52,9 @@ func TestReadyz(t *testing.T) {
 		{"no checks", nil, 200, `{"ready":true,"checks":{}}`},
 		{"all hold", []Check{{"broker", ok}, {"database", ok}}, 200, `{"ready":true,"checks":{"broker":"ok","database":"ok"}}`},
 		{"one does not", []Check{{"broker", down}, {"database", ok}}, 503, `{"ready":false,"checks":{"broker":"not ready: no route to broker","database":"ok"}}`},
+		{"one is done without", []Check{{"broker", func(ctx context.Context) error { return Degraded(down(ctx)) }}, {"database", ok}}, 200, `{"ready":true,"checks":{"broker":"degraded: no route to broker","database":"ok"}}`},
+		{"one is done without, one fails", []Check{{"broker", func(ctx context.Context) error { return Degraded(down(ctx)) }}, {"database", down}}, 503, `{"ready":false,"checks":{"broker":"degraded: no route to broker","database":"not ready: no route to broker"}}`},
+		{"one is not degraded after all", []Check{{"broker", func(context.Context) error { return Degraded(nil) }}}, 200, `{"ready":true,"checks":{"broker":"ok"}}`},
 		{"one says ok in its error", []Check{{"broker", func(context.Context) error { return errors.New("ok") }}}, 503, `{"ready":false,"checks":{"broker":"not ready: ok"}}`},
 		{"one panics", []Check{{"broker", func(context.Context) error { panic("boom") }}}, 503, `{"ready":false,"checks":{"broker":"check panicked: boom"}}`},
 	} {

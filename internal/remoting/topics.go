@@ -2,7 +2,6 @@ package remoting
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -30,52 +29,6 @@ func Masters(ctx context.Context, nameServer string, creds Credentials) ([]strin
 		return nil, err
 	}
 	return masters(a)
-}
-
-// Queue is a queue of a topic that can be read.
-type Queue struct {
-	Broker string // its master's address
-	ID     int
-}
-
-// numericKey is a key of an object that is not JSON, see masterAddr.
-var numericKey = regexp.MustCompile(`([{,])(\d+):`)
-
-// Queues returns the readable queues of a topic. One that the name server does not know is an error.
-func Queues(ctx context.Context, nameServer, topic string, creds Credentials) (queues []Queue, err error) {
-	a, err := Ask(ctx, nameServer, CodeRoute, map[string]string{"topic": topic}, creds)
-	if err != nil {
-		return nil, err
-	}
-	if a.Code != CodeOK {
-		return nil, fmt.Errorf("name server %s answers code %d: %s", nameServer, a.Code, a.Remark)
-	}
-	var route struct {
-		BrokerDatas []struct {
-			BrokerName  string
-			BrokerAddrs map[string]string
-		}
-		QueueDatas []struct {
-			BrokerName    string
-			ReadQueueNums int
-		}
-	}
-	if err := json.Unmarshal(numericKey.ReplaceAll(a.Body, []byte(`$1"$2":`)), &route); err != nil {
-		return nil, fmt.Errorf("route of %s: %w", topic, err)
-	}
-	masters := map[string]string{}
-	for _, b := range route.BrokerDatas {
-		masters[b.BrokerName] = b.BrokerAddrs["0"]
-	}
-	for _, q := range route.QueueDatas {
-		if masters[q.BrokerName] == "" {
-			return nil, fmt.Errorf("topic %s: broker %s has no master now", topic, q.BrokerName)
-		}
-		for id := range q.ReadQueueNums {
-			queues = append(queues, Queue{Broker: masters[q.BrokerName], ID: id})
-		}
-	}
-	return queues, nil
 }
 
 func masters(a Answer) ([]string, error) {

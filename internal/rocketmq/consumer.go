@@ -70,7 +70,8 @@ type Consumer struct {
 	inFlight atomic.Int64
 	lastSeen atomic.Int64 // when a handler last ended, in ns of the monotonic clock
 	begun    time.Time
-	started  atomic.Bool
+	started  atomic.Bool // a client is connected
+	ever     atomic.Bool // one was
 	sentinel *sentinel
 	restarts pacer
 	once     sync.Once
@@ -107,10 +108,13 @@ func (c *Consumer) Start() {
 // Ready reports nil while the consumer is connected to a broker of its topic, else why it is not.
 func (c *Consumer) Ready() error {
 	if !c.started.Load() {
-		return fmt.Errorf("consumer %s has not reached topic %s yet", c.cfg.Group, c.cfg.Topic)
+		return fmt.Errorf("consumer %s is not connected to a broker of topic %s", c.cfg.Group, c.cfg.Topic)
 	}
 	return c.sentinel.ready()
 }
+
+// Begun tells whether the consumer was connected at some time.
+func (c *Consumer) Begun() bool { return c.ever.Load() }
 
 // run owns the client, from its making to its end. A client is replaced when a broker of the topic was away: left
 // alone it would go on up to 33 s after the broker died.
@@ -124,6 +128,7 @@ func (c *Consumer) run() {
 		if push == nil {
 			return
 		}
+		c.ever.Store(true)
 		c.started.Store(true)
 		if !c.serve(push) {
 			return

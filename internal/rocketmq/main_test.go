@@ -36,6 +36,11 @@ func newProducer(t testing.TB, b *broker.Broker) client.Producer {
 // send sends one message with a tag and returns its id.
 func send(t testing.TB, p client.Producer, tag, body string) string {
 	t.Helper()
+	return sendTo(t, p, topic, tag, body)
+}
+
+func sendTo(t testing.TB, p client.Producer, topic, tag, body string) string {
+	t.Helper()
 	res, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte(body)).WithTag(tag))
 	require.NoError(t, err)
 	return res.MsgID

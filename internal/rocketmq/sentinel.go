@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,9 +30,7 @@ const (
 // given up after 30 s, whatever happened to its connection. The sentinel has one connection to each master on which
 // nothing happens but a question now and then, so it sees an end at once.
 type sentinel struct {
-	nameServers []string
-	topic       string
-	creds       remoting.Credentials
+	directory
 	// returned gets a value when a broker that was away is back; it holds one.
 	returned chan struct{}
 
@@ -50,25 +47,7 @@ type watched struct {
 }
 
 func newSentinel(nameServers []string, topic string, creds Credentials) *sentinel {
-	s := &sentinel{topic: topic, creds: remoting.Credentials(creds), returned: make(chan struct{}, 1), brokers: map[string]*watched{}}
-	for _, ns := range nameServers {
-		s.nameServers = append(s.nameServers, strings.TrimPrefix(ns, "http://"))
-	}
-	return s
-}
-
-// masters asks the name servers, until one knows it, which brokers have the topic.
-func (s *sentinel) masters(ctx context.Context) (brokers []string, err error) {
-	for _, ns := range s.nameServers {
-		brokers, err = remoting.Route(ctx, ns, s.topic, s.creds)
-		if len(brokers) > 0 {
-			return brokers, nil
-		}
-		if err == nil {
-			err = fmt.Errorf("name server %s knows no topic %s", ns, s.topic)
-		}
-	}
-	return nil, err
+	return &sentinel{directory: newDirectory(nameServers, topic, creds), returned: make(chan struct{}, 1), brokers: map[string]*watched{}}
 }
 
 // run watches until ctx ends.
@@ -162,7 +141,7 @@ func (s *sentinel) reach(ctx context.Context, addr string) (*remoting.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	if err = s.ask(ctx, conn); err == nil && s.isAway(addr) {
+	if _, err = s.ask(ctx, conn); err == nil && s.isAway(addr) { // any answer will do
 		var masters []string
 		if masters, err = s.masters(ctx); err == nil && !slices.Contains(masters, addr) {
 			err = fmt.Errorf("it is not in the route of topic %s yet", s.topic)
@@ -174,19 +153,13 @@ func (s *sentinel) reach(ctx context.Context, addr string) (*remoting.Conn, erro
 	return conn, nil
 }
 
-// ask asks what any broker answers from memory: where a queue ends. Which answer it is does not matter.
-func (s *sentinel) ask(ctx context.Context, conn *remoting.Conn) error {
-	_, err := conn.Ask(ctx, remoting.CodeMaxOffset, map[string]string{"topic": s.topic, "queueId": "0"})
-	return err
-}
-
 func (s *sentinel) hold(ctx context.Context, conn *remoting.Conn) error {
 	for {
 		if err := conn.Idle(ctx, keepAlive); err != nil {
 			return err
 		}
 		bound, cancel := context.WithTimeout(ctx, aliveTimeout)
-		err := s.ask(bound, conn)
+		_, err := s.ask(bound, conn)
 		cancel()
 		if err != nil {
 			return err

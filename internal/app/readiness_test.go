@@ -1,0 +1,92 @@
+package app_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/configs"
+	"github.com/halfbox/halfbox/internal/app"
+	"github.com/halfbox/halfbox/internal/brokertest"
+)
+
+var lagLine = regexp.MustCompile(`(?m)^halfbox_points_lag\{topic="ORDER_EVENT_TOPIC"\} 0$`)
+
+// readiness asks /readyz.
+func readiness(t testing.TB, a *app.App) (status int, checks map[string]string) {
+	t.Helper()
+	res, err := http.Get("http://" + a.Addresses().Admin + "/readyz")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	var body struct{ Checks map[string]string }
+	require.NoError(t, json.NewDecoder(res.Body).Decode(&body))
+	return res.StatusCode, body.Checks
+}
+
+// When RocketMQ goes away after the start, a process that takes orders without it stays ready and says so; the others
+// do not.
+func TestReadinessWithoutRocketMQ(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	with := func(change func(*configs.Config), roles ...app.Role) *app.App {
+		c := config(t, t.TempDir())
+		c.RocketMQ.NameServers = []string{b.Addr()}
+		change(&c)
+		return start(t, c, roles...)
+	}
+	asIs := func(*configs.Config) {}
+	noFallback := func(c *configs.Config) { c.Txmsg.Fallback = "off" }
+	apps := map[string]struct {
+		app    *app.App
+		status int
+		word   string
+	}{
+		"all roles":           {with(asIs), http.StatusOK, "degraded: "},
+		"api":                 {with(asIs, app.RoleAPI), http.StatusOK, "degraded: "},
+		"api without outbox":  {with(noFallback, app.RoleAPI), http.StatusServiceUnavailable, "not ready: "},
+		"api outbox at first": {with(func(c *configs.Config) { noFallback(c); c.Order.Delivery = "outbox" }, app.RoleAPI), http.StatusOK, "degraded: "},
+		"relay":               {with(asIs, app.RoleRelay), http.StatusServiceUnavailable, "not ready: "},
+		"points":              {with(asIs, app.RolePoints), http.StatusServiceUnavailable, "not ready: "},
+	}
+	for name, tc := range apps {
+		status, checks := readiness(t, tc.app)
+		require.Equal(t, http.StatusOK, status, "%s: %v", name, checks)
+		require.Equal(t, "ok", checks["rocketmq"], name)
+	}
+	require.NoError(t, b.Stop(t.Context()))
+	for name, tc := range apps {
+		status, checks := readiness(t, tc.app)
+		require.Equal(t, tc.status, status, "%s: %v", name, checks)
+		require.Contains(t, checks["rocketmq"], tc.word, name)
+		require.Contains(t, checks["rocketmq"], b.Addr(), name)
+		if tc.app == apps["all roles"].app || tc.app == apps["points"].app {
+			require.Eventually(t, func() bool { _, checks = readiness(t, tc.app); return checks["points consumer"] != "ok" }, wait, tick)
+			require.Contains(t, checks["points consumer"], tc.word, name)
+		}
+	}
+	brokertest.Restart(t, b)
+	for name, tc := range apps {
+		require.Eventually(t, func() bool {
+			status, checks := readiness(t, tc.app)
+			return status == http.StatusOK && checks["rocketmq"] == "ok"
+		}, wait, tick, name)
+	}
+}
+
+// The lag of the points is a metric.
+func TestLagMetric(t *testing.T) {
+	t.Parallel()
+	a := start(t, config(t, t.TempDir()))
+	require.Eventually(t, func() bool {
+		res, err := http.Get("http://" + a.Addresses().Admin + "/metrics")
+		require.NoError(t, err)
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return lagLine.Match(text)
+	}, wait, tick)
+}

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/enginetest"
+)
+
+// A real broker with access control: with the right credentials everything works, with a wrong one it is said what is
+// wrong and what to do, and the secret is never shown.
+func TestEnginesAccessControl(t *testing.T) {
+	t.Parallel()
+	const user, secret, wrong = "halfbox-user", "right-s3cret", "wr0ng-s3cret"
+	r := enginetest.OwnRocketMQWithUser(t, user, secret)
+	s := newRealSite(t, enginetest.MySQL(t), enginetest.MySQL(t), r.NameServers())
+	right := []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + user, "HALFBOX_ROCKETMQ_SECRET_KEY=" + secret}
+	p := s.serve(t, right)
+	require.NotNil(t, p)
+	status, checked := checks(t, p.admin)
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, "ok", checked["rocketmq"])
+	wishes := []wish{
+		{Key: "a", UserID: 1, Amount: 100, Delivery: "txmsg"},
+		{Key: "b", UserID: 1, Amount: 200, Delivery: "outbox"},
+	}
+	for _, w := range wishes {
+		require.Equal(t, w.Delivery, w.fulfil(t, p.api).Via)
+	}
+	s.requireSettled(t)
+	code, text := s.doctor(t, right)
+	require.Zero(t, code, text)
+	require.NotContains(t, text+p.stderr(), secret)
+	s.requireWhole(t, p, wishes)
+
+	bad := []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + user, "HALFBOX_ROCKETMQ_SECRET_KEY=" + wrong}
+	code, text = s.doctor(t, bad)
+	require.Equal(t, 1, code, text)
+	require.Contains(t, text, "check rocketmq.access_key and secret_key")
+	admin := freeAddr(t)
+	q, _ := launch(t, append(append([]string{}, s.env...), bad...), "serve", "--data", s.data, "--http", "127.0.0.1:0", "--admin", admin)
+	require.Eventually(t, func() bool {
+		res, err := httpClient().Get("http://" + admin + "/healthz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		_, checked = checks(t, "http://"+admin)
+		return checked["rocketmq"] != ""
+	}, wait, 10*tick)
+	require.Contains(t, checked["rocketmq"], "check rocketmq.access_key and secret_key")
+	require.NotContains(t, text+q.stderr()+checked["rocketmq"], wrong)
+	require.Zero(t, q.stop(t))
+}
+
+// doctor runs "halfbox doctor" and returns its exit code and all it printed.
+func (s *site) doctor(t testing.TB, env []string) (code int, text string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, "doctor", "--data", s.data)
+	cmd.Env = append(append(os.Environ(), s.env...), env...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+	}
+	return cmd.ProcessState.ExitCode(), out.String()
+}
+
+// A database that says nothing is given up soon, also for the look for an idempotency key, so that it does not hold
+// every request that the API lets in at once.
+func TestEnginesSilentDatabase(t *testing.T) {
+	t.Parallel()
+	s := realSite(t)
+	wire, through := enginetest.MySQLProxy(t, s.dsn["order"])
+	p := s.serve(t, []string{"HALFBOX_DATABASE_ORDER_DSN=" + through})
+	require.NotNil(t, p)
+	first := wish{Key: "before", UserID: 1, Amount: 100}
+	no := first.fulfil(t, p.api).OrderNo
+	wire.Blackhole()
+	for _, delivery := range []string{"txmsg", "outbox"} {
+		began := time.Now()
+		a, err := wish{Key: "silent", UserID: 1, Amount: 100, Delivery: delivery}.post(p.api)
+		require.NoError(t, err)
+		require.Equal(t, answer{Status: http.StatusServiceUnavailable, Type: "/problems/unavailable"}, a)
+		require.Less(t, time.Since(began), 6*time.Second, delivery)
+	}
+	began := time.Now()
+	status, text := get(t, p.api+"/api/v1/orders/"+no)
+	require.Equal(t, http.StatusServiceUnavailable, status, text)
+	require.Contains(t, text, "/problems/unavailable")
+	require.Less(t, time.Since(began), 6*time.Second)
+	wire.Pass()
+	again := wish{Key: "silent", UserID: 1, Amount: 100}
+	again.fulfil(t, p.api)
+	s.requireWhole(t, p, []wish{first, again})
+}

@@ -1,0 +1,78 @@
+package rocketmq_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/enginetest"
+	"github.com/halfbox/halfbox/internal/rocketmq"
+)
+
+func TestLag(t *testing.T) {
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		testLag(t, []string{brokertest.Start(t).Addr()}, topic)
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		nameServers := enginetest.RocketMQ(t)
+		testLag(t, nameServers, enginetest.Topic(t, nameServers))
+	})
+}
+
+// The lag is what was sent and not acknowledged: all of it for a new group, nothing once a consumer is through.
+func testLag(t *testing.T, nameServers []string, topic string) {
+	t.Helper()
+	const messages = 10
+	none := rocketmq.Credentials{}
+	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: nameServers, Group: "plain-" + uuid.NewString(), SendTimeout: wait})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Shutdown()) })
+	for i := range messages {
+		sendTo(t, p, topic, "t", body(i))
+	}
+	group := "points-" + uuid.NewString()
+	lag, err := rocketmq.Lag(t.Context(), nameServers, none, group, topic)
+	require.NoError(t, err)
+	require.EqualValues(t, messages, lag)
+	in := &inbox{}
+	c, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{NameServers: nameServers, Group: group, Topic: topic, Handle: in.collect})
+	require.NoError(t, err)
+	c.Start()
+	require.Eventually(t, func() bool { return in.distinct() == messages }, wait, tick)
+	stop(t, c)
+	require.Eventually(t, func() bool {
+		lag, err = rocketmq.Lag(context.Background(), nameServers, none, group, topic)
+		return err == nil && lag == 0
+	}, wait, 10*tick, "%d, %v", lag, err)
+}
+
+// Reach says whether RocketMQ can be used, also while a name server is away.
+func TestReach(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	r := rocketmq.NewReach([]string{b.Addr()}, topic, rocketmq.Credentials{})
+	works, err := r.Check(t.Context())
+	require.True(t, works)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	require.NoError(t, b.Stop(ctx))
+	works, err = r.Check(t.Context())
+	require.False(t, works)
+	require.ErrorContains(t, err, "broker "+b.Addr())
+	brokertest.Restart(t, b)
+	works, err = r.Check(t.Context())
+	require.True(t, works)
+	require.NoError(t, err)
+
+	dead := rocketmq.NewReach([]string{"127.0.0.1:1"}, topic, rocketmq.Credentials{})
+	works, err = dead.Check(t.Context())
+	require.False(t, works)
+	require.ErrorContains(t, err, "name server")
+}
