@@ -116,6 +116,8 @@ type Outbox struct {
 	DrainRate       int           `yaml:"drain_rate" env:"DRAIN_RATE"`
 	ReclaimInterval time.Duration `yaml:"reclaim_interval" env:"RECLAIM_INTERVAL"`
 	PollMax         time.Duration `yaml:"poll_max" env:"POLL_MAX"`
+	Ordered         bool          `yaml:"ordered" env:"ORDERED"`
+	HeadOfLine      string        `yaml:"head_of_line" env:"HEAD_OF_LINE"`
 }
 
 // Validate checks what can be known without an engine. The error names every key that is wrong.
@@ -155,6 +157,7 @@ func (c Config) Validate() error {
 	bad(!oneOf(c.Order.Delivery, "txmsg", "outbox"), "order.delivery: %q is not txmsg or outbox", c.Order.Delivery)
 	bad(!oneOf(c.Txmsg.Fallback, "outbox", "off"), "txmsg.fallback: %q is not outbox or off", c.Txmsg.Fallback)
 	bad(!oneOf(c.Outbox.Claim, "auto", "skip-locked", "conditional-update"), "outbox.claim: %q is not auto, skip-locked or conditional-update", c.Outbox.Claim)
+	bad(!oneOf(c.Outbox.HeadOfLine, "block", "park"), "outbox.head_of_line: %q is not block or park", c.Outbox.HeadOfLine)
 	bad(c.Outbox.Claim == "skip-locked" && c.Database.Driver != "mysql", "outbox.claim: skip-locked needs database.driver mysql")
 	errs = append(errs, c.validateTimes()...)
 	return errors.Join(errs...)

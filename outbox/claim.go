@@ -43,12 +43,14 @@ func newOwner(instance string) string {
 
 // claimRequest says what to claim.
 type claimRequest struct {
-	sink  string
-	owner string
-	limit int
-	lease time.Duration
-	avoid []int64 // not these
-	only  int64   // this one and no other, unless 0
+	sink   string
+	owner  string
+	limit  int
+	lease  time.Duration
+	avoid  []int64 // not these
+	only   []int64 // these and no others, unless empty; claimed in this order
+	known  []row   // what only names, as far as it was seen to be due; saves a look where the UPDATE decides
+	newest bool    // those that became due last, before those that have waited for longer
 }
 
 // claim is a set of records that one owner may send until its lease ends.
@@ -89,6 +91,25 @@ func (s store) takeClaim(ctx context.Context, mode ClaimMode, q claimRequest) (c
 	return c, nil
 }
 
+// takeOrdered is takeClaim for a sink that keeps the order of its keys.
+func (s store) takeOrdered(ctx context.Context, mode ClaimMode, o *order, q claimRequest) (claim, error) {
+	heads, full, err := o.find(ctx, s, q)
+	if err != nil {
+		return claim{}, fmt.Errorf("claim: %w", err)
+	}
+	if len(heads) == 0 {
+		return claim{owner: q.owner, full: full}, nil
+	}
+	for _, k := range heads {
+		q.only = append(q.only, k.id)
+		q.known = append(q.known, row{id: k.id, reclaims: k.reclaims})
+	}
+	q.limit = len(heads)
+	c, err := s.takeClaim(ctx, mode, q)
+	c.full = full
+	return c, err
+}
+
 func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row, due int, err error) {
 	err = s.db.InTx(ctx, func(tx *gorm.DB) error {
 		found, err := s.lockDue(tx, q)
@@ -96,6 +117,9 @@ func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row,
 			return err
 		}
 		due = len(found)
+		if len(q.only) > 0 {
+			found = inOrder(found, q.only)
+		}
 		rows = pick(found)
 		if len(rows) == 0 {
 			return nil
@@ -119,9 +143,11 @@ func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row,
 }
 
 func (s store) claimConditional(ctx context.Context, q claimRequest) (rows []row, due int, err error) {
-	found, err := s.due(ctx, q)
-	if err != nil {
-		return nil, 0, err
+	found := q.known
+	if found == nil {
+		if found, err = s.due(ctx, q); err != nil {
+			return nil, 0, err
+		}
 	}
 	wanted := ids(pick(found))
 	if len(wanted) == 0 {
@@ -140,7 +166,11 @@ func (s store) claimConditional(ctx context.Context, q claimRequest) (rows []row
 	if err != nil {
 		return nil, 0, &doubtfulClaim{owner: q.owner, ids: wanted, err: err}
 	}
-	return inOrder(rows, found), len(found), nil
+	wanted = wanted[:0]
+	for _, r := range found {
+		wanted = append(wanted, r.id)
+	}
+	return inOrder(rows, wanted), len(found), nil
 }
 
 // pick leaves out records that are claimed alone, unless one of them is the first: then it is the only one.
@@ -151,11 +181,11 @@ func pick(found []row) []row {
 	return slices.DeleteFunc(slices.Clone(found), func(r row) bool { return r.reclaims >= aloneAfter })
 }
 
-// inOrder sorts rows the way they were found due.
-func inOrder(rows, found []row) []row {
-	at := make(map[int64]int, len(found))
-	for i, r := range found {
-		at[r.id] = i
+// inOrder sorts rows the way their ids are ordered.
+func inOrder(rows []row, ids []int64) []row {
+	at := make(map[int64]int, len(ids))
+	for i, id := range ids {
+		at[id] = i
 	}
 	slices.SortFunc(rows, func(a, b row) int { return at[a.id] - at[b.id] })
 	return rows

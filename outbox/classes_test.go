@@ -108,7 +108,7 @@ func TestChunk(t *testing.T) {
 		{id: 6, rec: Record{Destination: "b", Payload: make([]byte, 50)}},
 	}
 	cut := func(s Sink) (out [][]int64) {
-		for _, c := range chunk(rows, s, func(r row) bool { return r.retries > 0 }) {
+		for _, c := range chunk(rows, nil, s, func(r row) bool { return r.retries > 0 }) {
 			out = append(out, ids(c))
 		}
 		return out

@@ -36,6 +36,9 @@ type RelayConfig struct {
 	DB *database.DB
 	// Sinks are where records go; a record is taken by the sink that has its name.
 	Sinks []Sink
+	// Ordered are the names of the sinks that get the events of each key in the order of their versions, and what a dead
+	// letter does to its key there. Their writers must be ordered too, see WriterConfig.Ordered. None by default.
+	Ordered map[string]HeadOfLine
 	// Claim defaults to skip-locked on MySQL and conditional-update on SQLite.
 	Claim ClaimMode
 	// Batch is the largest number of records of one claim. Defaults to 20.
@@ -185,6 +188,14 @@ func (c RelayConfig) validateSinks() error {
 			return fmt.Errorf("outbox: two sinks have the name %q", s.Name())
 		}
 		seen[s.Name()] = true
+	}
+	for name, policy := range c.Ordered {
+		switch {
+		case !seen[name]:
+			return fmt.Errorf("outbox: RelayConfig.Ordered names %q, which is no sink of this relay", name)
+		case policy != HeadOfLineBlock && policy != HeadOfLinePark:
+			return fmt.Errorf("outbox: RelayConfig.Ordered[%q] is %q, neither %q nor %q", name, policy, HeadOfLineBlock, HeadOfLinePark)
+		}
 	}
 	return nil
 }

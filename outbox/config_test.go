@@ -18,6 +18,8 @@ func TestRelayConfigIsValidated(t *testing.T) {
 		"two of a name":            func(c *RelayConfig) { c.Sinks = []Sink{newFakeSink(nil), newFakeSink(nil)} },
 		"nameless sink":            func(c *RelayConfig) { c.Sinks = []Sink{&fakeSink{}} },
 		"skip-locked on SQLite":    func(c *RelayConfig) { c.Claim = ClaimSkipLocked },
+		"ordered stranger":         func(c *RelayConfig) { c.Ordered = map[string]HeadOfLine{"other": HeadOfLineBlock} },
+		"head of line":             func(c *RelayConfig) { c.Ordered = map[string]HeadOfLine{"main": "skip"} },
 		"unknown claim":            func(c *RelayConfig) { c.Claim = "guess" },
 		"send timeout at lease":    func(c *RelayConfig) { c.SendTimeout = c.Lease },
 		"send timeout above third": func(c *RelayConfig) { c.SendTimeout = c.Lease/3 + 1 },

@@ -39,7 +39,7 @@ func (l *loop) deliver(soft, hard context.Context, c claim, probe, alone bool) e
 	r := &round{lease: l.newLease(c), probe: probe, alone: alone}
 	stop := r.lease.keep(hard)
 	defer stop()
-	for _, rows := range chunk(l.failUnreadable(hard, r, c.rows), l.sink, sendAlone) {
+	for _, rows := range l.chunks(hard, l.failUnreadable(hard, r, c.rows)) {
 		if !l.goOn(soft, hard, r) {
 			break
 		}
@@ -65,6 +65,33 @@ func (l *loop) newLease(c claim) *lease {
 
 // sendAlone is true for rows that may spoil a batch. Suspects are claimed alone as it is.
 func sendAlone(r row) bool { return r.retries > 0 }
+
+// chunks cuts rows into what one Send takes.
+func (l *loop) chunks(ctx context.Context, rows []row) [][]row {
+	p, ok := l.sink.(Partitioner)
+	if !ok || len(rows) == 0 {
+		return chunk(rows, nil, l.sink, sendAlone)
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.SendTimeout)
+	defer cancel()
+	partitions, err := p.Partitions(ctx, records(rows))
+	if err == nil && len(partitions) != len(rows) {
+		err = fmt.Errorf("%d partitions for %d records", len(partitions), len(rows))
+	}
+	if err != nil {
+		l.log.Debug("partitions are not known, sending one by one", zap.Error(err))
+		return chunk(rows, nil, l.sink, func(row) bool { return true })
+	}
+	return chunk(rows, partitions, l.sink, sendAlone)
+}
+
+func records(rows []row) []Record {
+	batch := make([]Record, len(rows))
+	for i, row := range rows {
+		batch[i] = row.rec
+	}
+	return batch
+}
 
 // goOn reports whether one more send may begin: nobody stops us, the sink is there, and the whole send fits into
 // the lease.
@@ -129,11 +156,7 @@ func (l *loop) sendSingles(soft, hard context.Context, r *round, rows []row) {
 
 // send hands rows, for which the lease has begun a send, to the sink, within SendTimeout and with a panic made an error.
 func (l *loop) send(hard context.Context, r *round, rows []row) (result class, err error) {
-	batch := make([]Record, len(rows))
-	for i, row := range rows {
-		batch[i] = row.rec
-	}
-	began := time.Now()
+	batch, began := records(rows), time.Now()
 	ctx, cancel := context.WithTimeoutCause(hard, l.cfg.SendTimeout, Timeout(fmt.Errorf("send took longer than %v", l.cfg.SendTimeout)))
 	err = callSink(ctx, l.sink, batch)
 	cancel()
@@ -291,6 +314,9 @@ func (l *loop) bury(hard context.Context, r *round, f row, reason string, cause 
 		l.log.Error("event is a dead letter", zap.String("msg_id", f.rec.MsgID), zap.String("event_type", f.rec.EventType),
 			zap.String("biz_no", f.rec.BizNo), zap.String("reason", reason), zap.Error(cause))
 	}
+	if ok && l.order != nil && l.order.park {
+		l.order.done([]row{f})
+	}
 	l.suspects.drop(f.id)
 }
 
@@ -311,6 +337,9 @@ func (l *loop) markSuccess(hard context.Context, r *round, rows []row) {
 		return l.store.success(ctx, r.lease.owner, ids, at)
 	}})
 	l.suspects.drop(ids(rows)...)
+	if ok && l.order != nil {
+		l.order.done(rows)
+	}
 	if ok {
 		l.cfg.Hooks.AfterMark()
 	}

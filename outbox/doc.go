@@ -4,7 +4,15 @@
 // # Guarantee
 //
 // A record is delivered at least once iff the transaction that wrote it committed. While the lease of a claim holds,
-// no other relay sends its records. The order of delivery is not promised.
+// no other relay sends its records. The order of delivery is not promised, unless the sink is ordered.
+//
+// # Order per key
+//
+// To a sink in RelayConfig.Ordered the first occurrences of the events of one partition key arrive in the order of their
+// aggregate_version, with any number of relays, whatever fails or dies; a frozen sender may repeat old ones. Only the
+// lowest unsent version of a key is claimed. A dead letter holds its key (HeadOfLineBlock) or is set aside
+// (HeadOfLinePark); the promise excludes what was set aside, and what was sent again after SUCCESS by a repair. It rests
+// on the writer: the version is raised under the lock of the aggregate's row, in the transaction that writes the event.
 //
 // # States
 //

@@ -53,39 +53,47 @@ func TestEveryStatementUsesItsIndex(t *testing.T) {
 		var last int64 // MySQL plans nothing for a row that is not there
 		require.NoError(t, db.Read.Raw("SELECT MAX(id) FROM t_event_record").Scan(&last).Error)
 		now, list, off := time.Now().UTC(), []int64{100001, 100002, 100003}, db.Dialect.Offset(time.Minute)
-		due, dueArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlDue, sqlDueOne)
-		avoid, avoidArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, avoid: list}, sqlDue, sqlDueOne)
-		one, oneArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, only: last}, sqlDue, sqlDueOne)
+		due, dueArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlDue, sqlDueThese)
+		avoid, avoidArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, avoid: list}, sqlDue, sqlDueThese)
+		newest, newestArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, newest: true}, sqlDue, sqlDueThese)
+		page, pageArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20, avoid: list}, cursor{}, 50)
+		after, afterArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20}, cursor{"2020-01-01 00:00:00.000", 1}, 50)
+		last20, last20Args := s.duePageSQL(claimRequest{sink: "main", limit: 20, newest: true}, cursor{}, 20)
+		one, oneArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlDue, sqlDueThese)
 		type statement struct {
 			sql   string
 			args  []any
 			index string // "" is the primary key
 		}
 		statements := map[string]statement{
-			"due":        {due, dueArgs, "idx_status_next_retry"},
-			"due, avoid": {avoid, avoidArgs, "idx_status_next_retry"},
-			"due, one":   {one, oneArgs, ""},
-			"claim":      {sqlClaim, []any{"me", off, list, "main"}, ""},
-			"claimed":    {sqlClaimed, []any{list, "me"}, ""},
-			"with owner": {sqlWithOwner, []any{list, "SENDING", "me"}, ""},
-			"renew":      {sqlRenew, []any{off, list, "me"}, ""},
-			"success":    {sqlSuccess, []any{now, list, "me"}, ""},
-			"release":    {sqlRelease, []any{list, "me"}, ""},
-			"put off":    {sqlPutOff, []any{now, "x", list, "me"}, ""},
-			"retry":      {sqlRetry, []any{1, off, now, "x", 100001, "me"}, ""},
-			"fail":       {sqlFail, []any{1, now, "x", 100001, "me"}, ""},
-			"expired":    {sqlExpired, []any{200}, "idx_status_lease_until"},
-			"reclaim":    {sqlReclaim, []any{list, "me"}, ""},
-			"bury":       {sqlBury, []any{now, "x", list, "me"}, ""},
-			"backlog":    {sqlBacklog, nil, "idx_status_next_retry"},
-			"counts":     {sqlCounts, nil, "idx_status_next_retry"},
-			"overdue":    {sqlOverdue, nil, "idx_status_lease_until"},
-			"ages":       {sqlAges, []any{list}, ""},
+			"due":              {due, dueArgs, "idx_status_next_retry"},
+			"due, avoid":       {avoid, avoidArgs, "idx_status_next_retry"},
+			"due, newest":      {newest, newestArgs, "idx_status_next_retry"},
+			"due page":         {page, pageArgs, "idx_status_next_retry"},
+			"due page, after":  {after, afterArgs, "idx_status_next_retry"},
+			"due page, newest": {last20, last20Args, "idx_status_next_retry"},
+			"due, one":         {one, oneArgs, ""},
+			"claim":            {sqlClaim, []any{"me", off, list, "main"}, ""},
+			"claimed":          {sqlClaimed, []any{list, "me"}, ""},
+			"with owner":       {sqlWithOwner, []any{list, "SENDING", "me"}, ""},
+			"renew":            {sqlRenew, []any{off, list, "me"}, ""},
+			"success":          {sqlSuccess, []any{now, list, "me"}, ""},
+			"release":          {sqlRelease, []any{list, "me"}, ""},
+			"put off":          {sqlPutOff, []any{now, "x", list, "me"}, ""},
+			"retry":            {sqlRetry, []any{1, off, now, "x", 100001, "me"}, ""},
+			"fail":             {sqlFail, []any{1, now, "x", 100001, "me"}, ""},
+			"expired":          {sqlExpired, []any{200}, "idx_status_lease_until"},
+			"reclaim":          {sqlReclaim, []any{list, "me"}, ""},
+			"bury":             {sqlBury, []any{now, "x", list, "me"}, ""},
+			"backlog":          {sqlBacklog, nil, "idx_status_next_retry"},
+			"counts":           {sqlCounts, nil, "idx_status_next_retry"},
+			"overdue":          {sqlOverdue, nil, "idx_status_lease_until"},
+			"ages":             {sqlAges, []any{list}, ""},
 		}
 		if db.Dialect == database.MySQL {
-			lock, lockArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlLockDue, sqlLockDueOne)
+			lock, lockArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlLockDue, sqlLockDueThese)
 			statements["lock due"] = statement{lock, lockArgs, "idx_status_next_retry"}
-			lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 1, only: last}, sqlLockDue, sqlLockDueOne)
+			lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlLockDue, sqlLockDueThese)
 			statements["lock due, one"] = statement{lock, lockArgs, ""}
 		}
 		for name, f := range map[string]Filter{

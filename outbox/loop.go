@@ -21,6 +21,7 @@ type loop struct {
 
 	breaker  breaker
 	pace     pace
+	order    *order // nil unless the sink keeps the order of its keys
 	suspects suspects
 	// suspectsTurn is true after a round with a success of others: whatever a suspect does next is its own doing.
 	suspectsTurn bool
@@ -32,11 +33,15 @@ type loop struct {
 }
 
 func newLoop(cfg RelayConfig, s store, m *relayMetrics, sink Sink) *loop {
-	return &loop{
+	l := &loop{
 		cfg: cfg, store: s, metrics: m.sink(sink.Name()), log: cfg.Logger.With(zap.String("sink", sink.Name())),
 		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1),
 		breaker: breaker{cfg: cfg.Breaker}, pace: pace{perSecond: cfg.DrainRate},
 	}
+	if policy, ok := cfg.Ordered[l.name]; ok {
+		l.order = newOrder(policy)
+	}
+	return l
 }
 
 // poke makes an idle loop look at once. It never blocks.
@@ -161,7 +166,7 @@ func (l *loop) claim(ctx context.Context, probe bool) (c claim, alone bool, err 
 func (l *loop) claimSuspect(ctx context.Context) (claim, error) {
 	for l.suspects.len() > 0 {
 		id := l.suspects.ids[0]
-		c, err := l.take(ctx, claimRequest{limit: 1, only: id})
+		c, err := l.take(ctx, claimRequest{limit: 1, only: []int64{id}})
 		if err != nil || len(c.rows) > 0 {
 			return c, err
 		}
@@ -175,7 +180,13 @@ func (l *loop) take(ctx context.Context, q claimRequest) (claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.StatementTimeout)
 	defer cancel()
 	q.sink, q.owner, q.lease = l.name, newOwner(l.cfg.Instance), l.cfg.Lease
-	c, err := l.store.takeClaim(ctx, l.cfg.Claim, q)
+	var c claim
+	var err error
+	if l.order != nil && len(q.only) == 0 {
+		c, err = l.store.takeOrdered(ctx, l.cfg.Claim, l.order, q)
+	} else {
+		c, err = l.store.takeClaim(ctx, l.cfg.Claim, q)
+	}
 	var doubt *doubtfulClaim
 	if errors.As(err, &doubt) {
 		l.doubts = append(l.doubts, doubt)

@@ -64,6 +64,7 @@ type relayMetrics struct {
 	reclaimed    *prometheus.CounterVec
 	dead         *prometheus.CounterVec
 	breaker      *prometheus.GaugeVec
+	blocked      *prometheus.GaugeVec
 	claimSeconds *prometheus.HistogramVec
 	sendSeconds  *prometheus.HistogramVec
 
@@ -94,6 +95,7 @@ func newRelayMetrics(reg prometheus.Registerer, sinks []Sink) (*relayMetrics, er
 		reclaimed:    counter("reclaimed_total", "Records put back because their lease ran out.", "sink"),
 		dead:         counter("dead_total", "Records that became dead letters, by reason.", "sink", "reason"),
 		breaker:      gauge("breaker_state", "0 closed, 1 half-open, 2 open.", "sink"),
+		blocked:      gauge("blocked_keys", "Keys of an ordered sink that a dead letter holds, 1000 at most. 0 for other sinks.", "sink"),
 		claimSeconds: seconds("claim_duration_seconds", "Time of one claim."),
 		sendSeconds:  seconds("send_duration_seconds", "Time of one send."),
 		known:        map[string]bool{},
@@ -101,7 +103,7 @@ func newRelayMetrics(reg prometheus.Registerer, sinks []Sink) (*relayMetrics, er
 	for _, s := range sinks {
 		m.sink(s.Name())
 	}
-	return m, register(reg, m.backlog, m.oldest, m.overdue, m.attempts, m.misses, m.reclaimed, m.dead, m.breaker, m.claimSeconds, m.sendSeconds)
+	return m, register(reg, m.backlog, m.oldest, m.overdue, m.attempts, m.misses, m.reclaimed, m.dead, m.breaker, m.blocked, m.claimSeconds, m.sendSeconds)
 }
 
 // sinkMetrics are the series of one sink.
@@ -148,6 +150,7 @@ func (m *relayMetrics) sink(name string) *sinkMetrics {
 	}
 	m.observe(Snapshot{Counts: []Count{{Sink: name, Status: StatusWait}, {Sink: name, Status: StatusSending}, {Sink: name, Status: StatusFail}}})
 	m.oldest.WithLabelValues(name)
+	m.blocked.WithLabelValues(name)
 	return s
 }
 
@@ -186,5 +189,20 @@ func (r *Relay) statsOnce(ctx context.Context) error {
 		r.metrics.oldest.WithLabelValues(sink).Set(st.OldestUnsent[sink].Seconds())
 	}
 	r.metrics.observe(st)
+	return r.countBlocked(ctx)
+}
+
+// countBlocked counts the keys that a dead letter holds.
+func (r *Relay) countBlocked(ctx context.Context) error {
+	for sink, policy := range r.cfg.Ordered {
+		if policy != HeadOfLineBlock {
+			continue
+		}
+		n, err := r.store.countBlocked(ctx, sink)
+		if err != nil {
+			return fmt.Errorf("count blocked keys: %w", err)
+		}
+		r.metrics.blocked.WithLabelValues(sink).Set(float64(n))
+	}
 	return nil
 }

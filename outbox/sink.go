@@ -19,6 +19,14 @@ type BatchLimiter interface {
 	BatchLimit() (records, bytes int)
 }
 
+// Partitioner is a Sink that sends each batch to one partition of a destination.
+type Partitioner interface {
+	// Partitions returns the partition of each record, which depends on its PartitionKey and Destination alone as long
+	// as the far end has the same partitions. Records with the same one are sent in one batch. After an error they are
+	// sent one by one, and Send says what is wrong.
+	Partitions(ctx context.Context, batch []Record) ([]string, error)
+}
+
 // Prober is a Sink that can tell "does not answer" from "does not answer to this event". Without it, more than 200
 // events to which a sink never answers hold up everything behind them: they look like an outage.
 type Prober interface {
@@ -26,27 +34,32 @@ type Prober interface {
 	Probe(ctx context.Context) error
 }
 
-// chunk cuts rows into what one Send takes: the same destination, within the sink's limit, in the given order.
-// A row for which alone is true is cut out on its own, after the others.
-func chunk(rows []row, sink Sink, alone func(row) bool) [][]row {
+// chunk cuts rows into what one Send takes: the same destination and partition, within the sink's limit, in the given
+// order. A row for which alone is true is cut out on its own, after the others. partitions has one for each row, or is nil.
+func chunk(rows []row, partitions []string, sink Sink, alone func(row) bool) [][]row {
 	maxRows, maxBytes := 0, 0
 	if l, ok := sink.(BatchLimiter); ok {
 		maxRows, maxBytes = l.BatchLimit()
 	}
+	type place struct{ destination, partition string }
 	var chunks, singles [][]row
-	open := map[string]int{} // destination -> its chunk that still has room
-	size := map[int]int{}    // chunk -> bytes
-	for _, r := range rows {
+	open := map[place]int{} // its chunk that still has room
+	size := map[int]int{}   // chunk -> bytes
+	for i, r := range rows {
 		if alone(r) {
 			singles = append(singles, []row{r})
 			continue
 		}
-		at, ok := open[r.rec.Destination]
+		to := place{destination: r.rec.Destination}
+		if partitions != nil {
+			to.partition = partitions[i]
+		}
+		at, ok := open[to]
 		full := ok && (maxRows > 0 && len(chunks[at]) >= maxRows || maxBytes > 0 && size[at]+len(r.rec.Payload) > maxBytes)
 		if !ok || full {
 			at = len(chunks)
 			chunks = append(chunks, nil)
-			open[r.rec.Destination] = at
+			open[to] = at
 		}
 		chunks[at] = append(chunks[at], r)
 		size[at] += len(r.rec.Payload)

@@ -175,6 +175,21 @@ func (c countWarnings) Write(zapcore.Entry, []zapcore.Field) error {
 	return nil
 }
 
+// TestStatementsOfAnOrderedSink: the same budget, 0.1 statements per event, where each event is the first of its key.
+func TestStatementsOfAnOrderedSink(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		rec := &recorder{}
+		db := e.open(t, database.Options{Hooks: rec.hooks()})
+		write(t, e.db(t), "A", 50)
+		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil), func(c *RelayConfig) { c.Batch = 50 })
+		rec.reset()
+		require.Equal(t, 50, mustOnce(t, r).claimed)
+		statements := slices.DeleteFunc(rec.all(), func(s string) bool { return s == "begin" || s == "commit" })
+		require.LessOrEqual(t, len(statements), 5, "%v", statements)
+	})
+}
+
 // TestStatementsPerRelayedEvent is the budget of the loop: transaction control aside, how many statements a batch
 // costs.
 func TestStatementsPerRelayedEvent(t *testing.T) {

@@ -27,7 +27,7 @@ func Migrations() database.Line { return database.Line{Name: "outbox", Files: mi
 // Every transition names the old status and, where there is one, the claim_owner; its caller looks at the affected
 // rows. Ids in lists are sorted, so that two statements over the same rows lock them in the same order.
 //
-// {by id}, {by due} and {by lease} name the one index that a statement may use. A planner that prefers another
+// {by id}, {by due}, {by lease} and {by key} name the one index that a statement may use. A planner that prefers another
 // would walk a whole backlog for each claim; and a table without the index is an error at once, not a slow relay.
 const (
 	// sqlInsert makes a record: none -> WAIT.
@@ -40,18 +40,18 @@ const (
 
 	// sqlDue finds what may be claimed, in the order of idx_status_next_retry. {avoid} is empty or leaves ids out.
 	sqlDue = `SELECT id, reclaim_count FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time, id LIMIT ?`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time{newest}, id{newest} LIMIT ?`
 
 	// sqlLockDue is sqlDue with the rows locked and read whole; rows that another claim has locked are passed over.
 	sqlLockDue = `SELECT ` + sqlColumns + ` FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time, id LIMIT ? FOR UPDATE SKIP LOCKED`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time{newest}, id{newest} LIMIT ? FOR UPDATE SKIP LOCKED`
 
 	sqlAvoid = ` AND id NOT IN ?`
 
-	// sqlDueOne and sqlLockDueOne are the same for one record.
-	sqlDueOne     = `SELECT id, reclaim_count FROM t_event_record {by id}` + sqlIfDue
-	sqlLockDueOne = `SELECT ` + sqlColumns + ` FROM t_event_record {by id}` + sqlIfDue + ` FOR UPDATE SKIP LOCKED`
-	sqlIfDue      = ` WHERE id = ? AND sink = ? AND status = 'WAIT' AND next_retry_time <= {now}`
+	// sqlDueThese and sqlLockDueThese are the same for certain records.
+	sqlDueThese     = `SELECT id, reclaim_count FROM t_event_record {by id}` + sqlIfDue
+	sqlLockDueThese = `SELECT ` + sqlColumns + ` FROM t_event_record {by id}` + sqlIfDue + ` FOR UPDATE SKIP LOCKED`
+	sqlIfDue        = ` WHERE id IN ? AND sink = ? AND status = 'WAIT' AND next_retry_time <= {now}`
 
 	// sqlClaim: WAIT -> SENDING. A row that is no longer due was claimed and put back meanwhile: it is not ours.
 	sqlClaim = `UPDATE t_event_record {by id} SET status = 'SENDING', claim_owner = ?, claimed_at = {now}, lease_until = {now+}
@@ -111,12 +111,15 @@ type store struct {
 
 func newStore(db *database.DB) store {
 	byID, byIndex := "NOT INDEXED", "INDEXED BY %s" // SQLite finds rows by their id without an index
+	dueText := "'@' || next_retry_time"             // its driver makes a time of whatever looks like one
 	if db.Dialect == database.MySQL {
 		byID, byIndex = "FORCE INDEX (PRIMARY)", "FORCE INDEX (%s)"
+		dueText = "CONCAT('@', next_retry_time)"
 	}
 	return store{db: db, dialect: strings.NewReplacer(
 		"{now}", db.Dialect.Now(), "{now+}", db.Dialect.NowPlus(), "{age}", ageMicros(db.Dialect),
 		"{by id}", byID, "{by due}", fmt.Sprintf(byIndex, "idx_status_next_retry"), "{by lease}", fmt.Sprintf(byIndex, "idx_status_lease_until"),
+		"{due text}", dueText, "{by key}", fmt.Sprintf(byIndex, "idx_key_version"),
 	)}
 }
 
@@ -165,7 +168,7 @@ func ids(rows []row) []int64 {
 
 // due returns the records that q may claim; only id and reclaims are set.
 func (s store) due(ctx context.Context, q claimRequest) ([]row, error) {
-	query, args := s.dueSQL(q, sqlDue, sqlDueOne)
+	query, args := s.dueSQL(q, sqlDue, sqlDueThese)
 	return collect(s.db.Read.WithContext(ctx).Raw(query, args...), func(rs *sql.Rows) (r row, err error) {
 		return r, rs.Scan(&r.id, &r.reclaims)
 	})
@@ -173,18 +176,23 @@ func (s store) due(ctx context.Context, q claimRequest) ([]row, error) {
 
 // lockDue returns the records that q may claim, locked until tx ends.
 func (s store) lockDue(tx *gorm.DB, q claimRequest) ([]row, error) {
-	query, args := s.dueSQL(q, sqlLockDue, sqlLockDueOne)
+	query, args := s.dueSQL(q, sqlLockDue, sqlLockDueThese)
 	return collect(tx.Raw(query, args...), scanRow)
 }
 
-func (s store) dueSQL(q claimRequest, many, one string) (string, []any) {
-	switch {
-	case q.only != 0:
-		return s.dialect.Replace(one), []any{q.only, q.sink}
-	case len(q.avoid) == 0:
-		return s.dialect.Replace(strings.Replace(many, "{avoid}", "", 1)), []any{q.sink, q.limit}
+func (s store) dueSQL(q claimRequest, many, these string) (string, []any) {
+	if len(q.only) > 0 {
+		return s.dialect.Replace(these), []any{sorted(q.only), q.sink}
 	}
-	return s.dialect.Replace(strings.Replace(many, "{avoid}", sqlAvoid, 1)), []any{q.sink, q.avoid, q.limit}
+	args, avoid, newest := []any{q.sink}, "", ""
+	if len(q.avoid) > 0 {
+		args, avoid = append(args, q.avoid), sqlAvoid
+	}
+	if q.newest {
+		newest = " DESC"
+	}
+	query := strings.NewReplacer("{avoid}", avoid, "{newest}", newest).Replace(many)
+	return s.dialect.Replace(query), append(args, q.limit)
 }
 
 func (s store) claim(db *gorm.DB, owner, sink string, ids []int64, lease time.Duration) (int64, error) {

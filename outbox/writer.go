@@ -38,6 +38,10 @@ type WriterConfig struct {
 	Sink string
 	// Destination is the topic of an event that names none.
 	Destination string
+	// Ordered says that the sink keeps the order of its keys. The partition key is then the aggregate's id, and an event
+	// that names another, or whose version is below 1, is refused. The version must be raised under the lock of the
+	// aggregate's row, in the transaction that writes the event: else a higher version may commit first.
+	Ordered bool
 	// MaxPayload is the largest encoded event in bytes; a larger one is refused before anything is written.
 	// Defaults to 4 MiB less 64 KiB.
 	MaxPayload int
@@ -168,6 +172,10 @@ func (w *Writer) record(ev halfbox.Event, at halfbox.Attempt) (newRecord, error)
 	}
 	if r.PartitionKey == "" {
 		r.PartitionKey = r.aggregateID
+	}
+	if w.cfg.Ordered && (r.PartitionKey != r.aggregateID || r.AggregateVersion < 1) {
+		return newRecord{}, fmt.Errorf("%w: sink %s keeps the order of its keys: the partition key must be the subject and the version at least 1, not %q and %d",
+			ErrInvalidEvent, r.sink, r.PartitionKey, r.AggregateVersion)
 	}
 	if ev.TraceParent != "" {
 		r.Headers[HeaderTraceParent] = ev.TraceParent

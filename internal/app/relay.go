@@ -22,21 +22,16 @@ func (a *App) openRelay() error {
 	if err != nil {
 		return err
 	}
-	sink, err := sinkrocketmq.New(sinkrocketmq.Config{
-		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey,
-		SecretKey: string(a.cfg.RocketMQ.SecretKey), Group: a.cfg.RocketMQ.RelayGroup,
-		SendTimeout: a.cfg.Outbox.SendTimeout * 4 / 5, // the client's own answer comes before the relay gives up
-	})
+	sink, err := a.openSink()
 	if err != nil {
 		return err
 	}
-	a.onStop("rocketmq sink", sink.Close)
 	claim := outbox.ClaimMode(a.cfg.Outbox.Claim)
 	if claim == "auto" {
 		claim = "" // the relay knows its dialect
 	}
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
-		DB: db, Sinks: []outbox.Sink{sink}, Claim: claim, Batch: a.cfg.Outbox.Batch, Lease: a.cfg.Outbox.Lease,
+		DB: db, Sinks: []outbox.Sink{sink}, Ordered: a.orderedSinks(), Claim: claim, Batch: a.cfg.Outbox.Batch, Lease: a.cfg.Outbox.Lease,
 		MaxRetries: a.cfg.Outbox.MaxRetries, BackoffBase: a.cfg.Outbox.Backoff, BackoffCap: a.cfg.Outbox.BackoffMax,
 		DrainRate:   a.cfg.Outbox.DrainRate,
 		SendTimeout: a.cfg.Outbox.SendTimeout, ReclaimInterval: a.cfg.Outbox.ReclaimInterval, PollMax: a.cfg.Outbox.PollMax,
@@ -56,6 +51,37 @@ func (a *App) openRelay() error {
 	return nil
 }
 
+// openSink builds the sink of the order events.
+func (a *App) openSink() (outbox.Sink, error) {
+	cfg := sinkrocketmq.Config{
+		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey,
+		SecretKey: string(a.cfg.RocketMQ.SecretKey), Group: a.cfg.RocketMQ.RelayGroup,
+		SendTimeout: a.cfg.Outbox.SendTimeout * 4 / 5, // the client's own answer comes before the relay gives up
+	}
+	if a.cfg.Outbox.Ordered {
+		sink, err := sinkrocketmq.NewOrdered(cfg)
+		if err != nil {
+			return nil, err
+		}
+		a.onStop("rocketmq sink", sink.Close)
+		return sink, nil
+	}
+	sink, err := sinkrocketmq.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	a.onStop("rocketmq sink", sink.Close)
+	return sink, nil
+}
+
+// orderedSinks are the sinks that keep the order of their keys.
+func (a *App) orderedSinks() map[string]outbox.HeadOfLine {
+	if !a.cfg.Outbox.Ordered {
+		return nil
+	}
+	return map[string]outbox.HeadOfLine{a.cfg.Outbox.Sink: outbox.HeadOfLine(a.cfg.Outbox.HeadOfLine)}
+}
+
 // openWriter builds the strategy that writes event records. Its nudge reaches a relay in this process only; others
 // find the record with their next poll.
 func (a *App) openWriter() (_ *outbox.Writer, err error) {
@@ -63,7 +89,7 @@ func (a *App) openWriter() (_ *outbox.Writer, err error) {
 		return a.writer, nil
 	}
 	cfg := outbox.WriterConfig{
-		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Destination: a.cfg.RocketMQ.OrderTopic, Logger: a.log, Registerer: a.reg,
+		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Destination: a.cfg.RocketMQ.OrderTopic, Ordered: a.cfg.Outbox.Ordered, Logger: a.log, Registerer: a.reg,
 	}
 	if a.relay != nil {
 		cfg.Nudge = a.relay.Nudge

@@ -119,9 +119,21 @@ func TestOutboxCommands(t *testing.T) {
 	require.Regexp(t, `(?m)^biz_no +A1$`, out)
 	require.Regexp(t, `(?m)^payload +\{`, out)
 
-	code, _, err := run("outbox", "show", "nobody", "--data", dir)
+	db, err := database.OpenSQLite(filepath.Join(dir, "order.db"), database.Options{})
+	require.NoError(t, err)
+	require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL', last_error = 'refused: no such topic' WHERE biz_no = 'A1'").Error)
+	require.NoError(t, db.Close())
+	code, out, _ = run("outbox", "blocked", "--data", dir, "--sink", "main")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "DEAD VERSION")
+	require.Contains(t, out, "refused: no such topic")
+	code, out, _ = run("outbox", "blocked", "--data", dir, "-o", "json")
+	require.Zero(t, code, out)
+	require.JSONEq(t, "[]", out)
+
+	code, _, stderr := run("outbox", "show", "nobody", "--data", dir)
 	require.Equal(t, 1, code)
-	require.Contains(t, err, "no event record has msg_id nobody")
+	require.Contains(t, stderr, "no event record has msg_id nobody")
 }
 
 func TestMigrateAndDoctor(t *testing.T) {

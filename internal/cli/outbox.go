@@ -32,7 +32,7 @@ A record is WAIT (due at its next retry time), SENDING (claimed under a lease), 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newOutboxStats(o), newOutboxList(o), newOutboxShow(o))
+	cmd.AddCommand(newOutboxStats(o), newOutboxList(o), newOutboxShow(o), newOutboxBlocked(o))
 	return cmd
 }
 
@@ -140,15 +140,11 @@ func newOutboxList(o *options) *cobra.Command {
 func listTable(entries []outbox.Entry) [][]string {
 	rows := [][]string{{"MSG ID", "SINK", "TYPE", "BIZ NO", "STATUS", "RETRIES", "NEXT RETRY (UTC)", "LAST ERROR"}}
 	for _, e := range entries {
-		lastError := []rune(e.LastError)
-		if len(lastError) > 60 {
-			lastError = append(lastError[:59], '…')
-		}
 		next := "-"
 		if e.Status == outbox.StatusWait {
 			next = e.NextRetryTime.Format("2006-01-02 15:04:05.000")
 		}
-		rows = append(rows, []string{e.MsgID, e.Sink, e.EventType, e.BizNo, string(e.Status), strconv.Itoa(e.RetryCount), next, string(lastError)})
+		rows = append(rows, []string{e.MsgID, e.Sink, e.EventType, e.BizNo, string(e.Status), strconv.Itoa(e.RetryCount), next, shortened(e.LastError)})
 	}
 	return rows
 }

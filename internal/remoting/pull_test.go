@@ -108,15 +108,16 @@ func TestDecodeMalformedMessages(t *testing.T) {
 // Name servers write the ids of brokers without quotes to clients that do not ask for JSON.
 func TestReadRoute(t *testing.T) {
 	t.Parallel()
+	readable := func(q queueData) int { return q.usable(permRead, q.ReadQueueNums) }
 	for _, body := range []string{
 		`{"brokerDatas":[{"brokerAddrs":{"0":"a:1","1":"slave:1"},"brokerName":"b1"},{"brokerAddrs":{"1":"slave:2"},"brokerName":"b2"},{"brokerAddrs":{"0":"c:3"},"brokerName":"b3"}],"queueDatas":[{"brokerName":"b3","perm":6,"readQueueNums":1},{"brokerName":"b1","perm":4,"readQueueNums":2},{"brokerName":"b2","perm":6,"readQueueNums":1}]}`,
 		`{"brokerDatas":[{"brokerAddrs":{0:"a:1",1:"slave:1"},"brokerName":"b1"},{"brokerAddrs":{0:"c:3"},"brokerName":"b3"}],"queueDatas":[{"brokerName":"b3","perm":6,"readQueueNums":1},{"brokerName":"b1","perm":4,"readQueueNums":2},{"brokerName":"b1","perm":2,"readQueueNums":9}]}`,
 	} {
-		queues, err := readRoute([]byte(body))
+		queues, err := readRoute([]byte(body), readable)
 		require.NoError(t, err)
 		require.Equal(t, []Queue{{"b1", "a:1", 0}, {"b1", "a:1", 1}, {"b3", "c:3", 0}}, queues)
 	}
-	_, err := readRoute([]byte("<html>"))
+	_, err := readRoute([]byte("<html>"), readable)
 	require.Error(t, err)
 }
 

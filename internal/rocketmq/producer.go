@@ -22,6 +22,8 @@ type ProducerConfig struct {
 	Credentials Credentials
 	Group       string
 	SendTimeout time.Duration
+	// Selector chooses the queue of each request. The client's own by default: one queue after another.
+	Selector producer.QueueSelector
 }
 
 // Options are the options every producer of the project has. The client's own retries are off: a retried send is a
@@ -31,14 +33,18 @@ func (c ProducerConfig) Options(purpose string) ([]producer.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []producer.Option{
+	opts := []producer.Option{
 		producer.WithNsResolver(resolver),
 		producer.WithCredentials(c.Credentials.client()),
 		producer.WithGroupName(c.Group),
 		producer.WithInstanceName(InstanceName(purpose)),
 		producer.WithSendMsgTimeout(c.SendTimeout),
 		producer.WithRetry(0),
-	}, nil
+	}
+	if c.Selector != nil {
+		opts = append(opts, producer.WithQueueSelector(c.Selector))
+	}
+	return opts, nil
 }
 
 // NewProducer starts a plain producer. Its group must not be one of transactional producers: the broker would ask

@@ -59,7 +59,13 @@ func (s *Sink) noRoute(ctx context.Context, topic string, err error) error {
 // masters asks one name server after another until one knows masters. None without an error means that one has
 // answered that it knows none.
 func (s *Sink) masters(ctx context.Context, ask func(server string) ([]string, error)) ([]string, error) {
-	servers, err := rocketmq.NameServers(s.cfg.NameServers)
+	return firstAnswer(ctx, s.cfg.NameServers, ask)
+}
+
+// firstAnswer asks one name server after another until one has an answer that is not empty. Empty without an error
+// means that one has answered so.
+func firstAnswer[T any](ctx context.Context, nameServers []string, ask func(server string) ([]T, error)) ([]T, error) {
+	servers, err := rocketmq.NameServers(nameServers)
 	if err != nil {
 		return nil, err
 	}

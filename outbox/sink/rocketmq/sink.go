@@ -10,6 +10,7 @@ import (
 
 	client "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
 
 	"github.com/halfbox/halfbox/internal/rocketmq"
 	"github.com/halfbox/halfbox/outbox"
@@ -79,14 +80,16 @@ var (
 )
 
 // New returns a Sink. It talks to no server yet, so the cluster need not be there.
-func New(cfg Config) (*Sink, error) {
+func New(cfg Config) (*Sink, error) { return open(cfg, nil) }
+
+func open(cfg Config, selector producer.QueueSelector) (*Sink, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{
 		NameServers: cfg.NameServers, Credentials: rocketmq.Credentials{AccessKey: cfg.AccessKey, SecretKey: cfg.SecretKey},
-		Group: cfg.Group, SendTimeout: cfg.SendTimeout,
+		Group: cfg.Group, SendTimeout: cfg.SendTimeout, Selector: selector,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("rocketmq sink: %w", err)
@@ -101,13 +104,17 @@ func (s *Sink) Name() string { return s.cfg.Name }
 func (s *Sink) BatchLimit() (records, bytes int) { return s.cfg.MaxBatch, s.cfg.MaxBatchBytes }
 
 // Send sends batch as one request. It returns when the broker has answered or ctx has ended, whichever comes first.
-func (s *Sink) Send(ctx context.Context, batch []outbox.Record) error {
+func (s *Sink) Send(ctx context.Context, batch []outbox.Record) error { return s.send(ctx, batch, nil) }
+
+// send sends batch to a queue, or to any if it is nil.
+func (s *Sink) send(ctx context.Context, batch []outbox.Record, to *primitive.MessageQueue) error {
 	msgs := make([]*primitive.Message, len(batch))
 	for i, r := range batch {
 		m, err := message(r)
 		if err != nil {
 			return outbox.Refused(err)
 		}
+		m.Queue = to
 		msgs[i] = m
 	}
 	if len(msgs) == 0 {
