@@ -33,7 +33,8 @@ func (a Answer) String() string {
 
 // Config makes a Checker.
 type Config struct {
-	// Resolvers by event type. A half message of any other type is answered UNKNOWN, never guessed.
+	// Resolvers by event type; Checker.Register adds more. A half message of any other type is answered UNKNOWN, never
+	// guessed.
 	Resolvers map[string]Resolver
 	// Grace is the age below which a half message without a trace is left alone. It must be at least the broker's
 	// transactionTimeOut, and above the deadline of a local transaction. Defaults to 10 s.
@@ -54,8 +55,9 @@ type Hooks struct {
 
 // Checker decides about half messages. It is safe for concurrent use.
 type Checker struct {
-	cfg     Config
-	answers *prometheus.CounterVec
+	cfg       Config
+	resolvers *registry
+	answers   *prometheus.CounterVec
 }
 
 // The reasons of an answer, a label of the metric.
@@ -72,9 +74,6 @@ const (
 
 // New returns a Checker.
 func New(cfg Config) (*Checker, error) {
-	if len(cfg.Resolvers) == 0 {
-		return nil, errors.New("checkback: Config.Resolvers is empty, no check could be answered")
-	}
 	if cfg.Grace == 0 {
 		cfg.Grace = 10 * time.Second
 	}
@@ -84,7 +83,7 @@ func New(cfg Config) (*Checker, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	c := &Checker{cfg: cfg, answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+	c := &Checker{cfg: cfg, resolvers: newRegistry(cfg.Resolvers), answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "halfbox_checkback_answers_total",
 		Help: "Answers given to the broker's check-backs, by answer and reason.",
 	}, []string{"answer", "reason"})}
@@ -111,7 +110,7 @@ func (c *Checker) Settle(ctx context.Context, h Half) Answer { return c.check(ct
 
 // Knows tells whether half messages of an event type can be decided at all.
 func (c *Checker) Knows(eventType string) bool {
-	_, ok := c.cfg.Resolvers[eventType]
+	_, ok := c.resolvers.find(eventType)
 	return ok
 }
 
@@ -140,7 +139,7 @@ func (c *Checker) check(ctx context.Context, h Half, grace time.Duration) (answe
 }
 
 func (c *Checker) decide(ctx context.Context, h Half, grace time.Duration) (Answer, string, error) {
-	r, ok := c.cfg.Resolvers[h.Type]
+	r, ok := c.resolvers.find(h.Type)
 	if !ok {
 		return Unknown, reasonUnknownType, fmt.Errorf("no resolver for event type %q", h.Type)
 	}

@@ -3,7 +3,9 @@ package checkback_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -262,6 +264,42 @@ func TestTakenButNotSeen(t *testing.T) {
 	c.counted(t, map[string]int{"unknown error": 1})
 }
 
+// A type that is registered late is never guessed before, and decided from then on.
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	c := checkerOf(t, fake{})
+	committed := fake{find: func() (checkback.Finding, error) { return checkback.Committed, nil }}
+	h := checkback.Half{MsgID: newAttempt(t).MsgID, Type: "stock.taken", BizNo: "X"}
+	require.Equal(t, checkback.Unknown, c.Check(t.Context(), h))
+	require.NoError(t, c.Register("stock.taken", committed))
+	require.Equal(t, checkback.Commit, c.Check(t.Context(), h))
+	c.counted(t, map[string]int{"unknown unknown_type": 1, "commit row": 1})
+	for _, typ := range []string{"stock.taken", order.EventCreated} {
+		require.ErrorContains(t, c.Register(typ, committed), typ, "one type, one resolver")
+	}
+	require.Error(t, c.Register("", committed))
+	require.Error(t, c.Register("x", nil))
+}
+
+// Resolvers are registered while checks are answered.
+func TestRegisterWhileChecking(t *testing.T) {
+	t.Parallel()
+	c := checkerOf(t, fake{})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			typ := fmt.Sprintf("stock.%d", i)
+			if err := c.Register(typ, fake{find: func() (checkback.Finding, error) { return checkback.Committed, nil }}); err != nil {
+				t.Error(err)
+			}
+			if got := c.Check(t.Context(), checkback.Half{MsgID: "x", Type: typ}); got != checkback.Commit {
+				t.Error(got)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // An error beside a finding wins: the finding is not believed.
 func TestFindingWithAnError(t *testing.T) {
 	t.Parallel()
@@ -273,11 +311,9 @@ func TestFindingWithAnError(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	_, err := checkback.New(checkback.Config{})
-	require.ErrorContains(t, err, "Resolvers")
 	reg := prometheus.NewRegistry()
 	cfg := checkback.Config{Resolvers: map[string]checkback.Resolver{"x": fake{}}, Registerer: reg}
-	_, err = checkback.New(cfg)
+	_, err := checkback.New(cfg)
 	require.NoError(t, err)
 	_, err = checkback.New(cfg)
 	require.Error(t, err, "one registry, one checker")

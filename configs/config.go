@@ -87,8 +87,9 @@ type Txmsg struct {
 
 // Checkback is how the broker's questions are answered.
 type Checkback struct {
-	Grace    time.Duration `yaml:"grace" env:"GRACE"`
-	Deadline time.Duration `yaml:"deadline" env:"DEADLINE"`
+	Grace          time.Duration `yaml:"grace" env:"GRACE"`
+	Deadline       time.Duration `yaml:"deadline" env:"DEADLINE"`
+	TxLogRetention time.Duration `yaml:"tx_log_retention" env:"TX_LOG_RETENTION"`
 }
 
 // Rescue is the second look at half messages that the broker has given up on.
@@ -163,6 +164,10 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// minTxLogRetention is above RocketMQ's default for messages, 72 h: a transaction must be known for as long as the
+// broker may ask about it.
+const minTxLogRetention = 73 * time.Hour
+
 // validateTimes checks the order in which deadlines must follow one another (docs/guarantees.md).
 func (c Config) validateTimes() (errs []error) {
 	for key, d := range map[string]time.Duration{
@@ -177,6 +182,10 @@ func (c Config) validateTimes() (errs []error) {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s: must be positive", key))
 		}
+	}
+	if c.Checkback.TxLogRetention < minTxLogRetention {
+		errs = append(errs, fmt.Errorf("checkback.tx_log_retention (%v): must be at least %v, longer than the broker keeps messages",
+			c.Checkback.TxLogRetention, minTxLogRetention))
 	}
 	if c.Broker.CheckMax < 1 {
 		errs = append(errs, errors.New("broker.check_max: must be at least 1"))

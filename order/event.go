@@ -10,6 +10,8 @@ import (
 const (
 	// EventCreated is the type of the event that a created order sends.
 	EventCreated = "order.created"
+	// EventCancelled is the type of the event that a cancelled order sends.
+	EventCancelled = "order.cancelled"
 	// EventSource is the CloudEvents source of every event of this domain.
 	EventSource = "/halfbox/order"
 	// EventSchema is the version of the data that these events carry.

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/enginetest"
 	"github.com/halfbox/halfbox/order"
@@ -51,7 +52,9 @@ func migrated(t testing.TB, open func(database.Options) (*database.DB, error)) e
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
 		return db
 	}}
-	require.NoError(t, e.db(t).Migrate(t.Context(), order.Migrations()))
+	for _, line := range []database.Line{order.Migrations(), txlog.Migrations()} {
+		require.NoError(t, e.db(t).Migrate(t.Context(), line))
+	}
 	return e
 }
 

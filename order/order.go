@@ -47,6 +47,8 @@ type Order struct {
 var (
 	// ErrNotFound means that there is no such order.
 	ErrNotFound = errors.New("order not found")
+	// ErrBusy means that an order kept changing while it was being cancelled. Nothing was written.
+	ErrBusy = errors.New("order keeps changing")
 	// ErrKeyReused means that the Idempotency-Key was used before with another request.
 	ErrKeyReused = errors.New("idempotency key was used with another request")
 )
@@ -59,8 +61,8 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string { return fmt.Sprintf("%s %s", e.Field, e.Reason) }
 
-// UnknownError says that COMMIT's answer was lost: the order exists or it does not. Ask with Get(OrderNo), or
-// repeat the request with the same Idempotency-Key. It wraps halfbox.ErrUnknown.
+// UnknownError says that COMMIT's answer was lost: the order exists, or is cancelled, or not. Ask with Get(OrderNo), or
+// repeat the request: a Create with the same Idempotency-Key, a Cancel as it is. It wraps halfbox.ErrUnknown.
 type UnknownError struct {
 	OrderNo string
 	Err     error

@@ -28,6 +28,13 @@ type CreateRequest struct {
 	IdempotencyKey string
 }
 
+// CancelRequest asks for the cancellation of an order.
+type CancelRequest struct {
+	OrderNo string
+	// Delivery chooses the strategy; empty means the service's default. It need not be the order's own.
+	Delivery halfbox.Delivery
+}
+
 func (s *Service) validate(r CreateRequest) error {
 	switch {
 	case r.UserID <= 0:
@@ -44,7 +51,11 @@ func (s *Service) validate(r CreateRequest) error {
 			return &InvalidError{"Idempotency-Key", "must be visible ASCII without spaces"}
 		}
 	}
-	if r.Delivery != "" && !slices.Contains(s.Deliveries(), r.Delivery) {
+	return s.validateDelivery(r.Delivery)
+}
+
+func (s *Service) validateDelivery(d halfbox.Delivery) error {
+	if d != "" && !slices.Contains(s.Deliveries(), d) {
 		return &InvalidError{"delivery", fmt.Sprintf("must be one of %v", s.Deliveries())}
 	}
 	return nil

@@ -89,11 +89,7 @@ func (s *Service) create(ctx context.Context, req CreateRequest) (Order, error) 
 	if err != nil {
 		return Order{}, err
 	}
-	delivery := req.Delivery
-	if delivery == "" {
-		delivery = s.def
-	}
-	receipt, err := s.publishers[delivery].PublishInTx(ctx, ev, func(tx *gorm.DB, at halfbox.Attempt) error {
+	receipt, err := s.publisher(req.Delivery).PublishInTx(ctx, ev, func(tx *gorm.DB, at halfbox.Attempt) error {
 		attempt := r
 		attempt.MsgID, attempt.Delivery = at.MsgID, at.Delivery
 		return insert(tx, attempt)
@@ -106,6 +102,14 @@ func (s *Service) create(ctx context.Context, req CreateRequest) (Order, error) 
 	}
 	r.MsgID, r.Delivery = receipt.MsgID, receipt.Delivery
 	return r.order(), nil
+}
+
+// publisher is the strategy of a request.
+func (s *Service) publisher(d halfbox.Delivery) Publisher {
+	if d == "" {
+		d = s.def
+	}
+	return s.publishers[d]
 }
 
 // replay returns the order that the request's key made before; ErrNotFound when there is none.

@@ -71,6 +71,23 @@ func insert(tx *gorm.DB, r row) error {
 	return fmt.Errorf("insert order: %w", err)
 }
 
+// cancel makes next of an order that is still CREATED at the version before next's, inside tx. An order that is not
+// is errMoved: nothing was changed.
+func cancel(tx *gorm.DB, next row) error {
+	res := tx.Exec("UPDATE t_order SET status = ?, version = ?, updated_at = ? WHERE order_no = ? AND status = ? AND version = ?",
+		StatusCancelled, next.Version, next.UpdatedAt, next.OrderNo, StatusCreated, next.Version-1)
+	if res.Error != nil {
+		return fmt.Errorf("cancel order: %w", res.Error)
+	}
+	if res.RowsAffected != 1 {
+		return errMoved
+	}
+	return nil
+}
+
+// errMoved says that the order is not as it was read.
+var errMoved = errors.New("order has changed since it was read")
+
 var errKeyTaken = errors.New("idempotency key is taken")
 
 // byNo reads an order; ErrNotFound when there is none.

@@ -1,4 +1,5 @@
-// Package points is the consumer of the reference service: an order earns amount_cents/100 points, once.
+// Package points is the consumer of the reference service: an order earns amount_cents/100 points, once,
+// and its cancellation takes them back, once.
 //
 // # Guarantee
 //
@@ -14,7 +15,10 @@
 // # Outcome of a message
 //
 //	credited       the points were booked
-//	rejected       the account is frozen: a zero record was booked, there is no retry
+//	rejected       the account is frozen: a zero EARN was booked, there is no retry; a REVERSE is booked all the same
+//	reversed       what the order's EARN gave was taken back, zero if it was rejected
+//	reversed first the order has no EARN yet: a zero placeholder (msg_id "void:" + order_no) was booked with the REVERSE
+//	earn voided    an EARN that came after its REVERSE met that placeholder, and changes nothing whatever it says
 //	duplicate      the same facts were booked before; acknowledged, counted by the key that noticed
 //	conflict       the same message or order was booked with other facts: dead letter and alarm, never dropped
 //	dead letter    a body, type or schema that can never be handled

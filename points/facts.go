@@ -12,8 +12,9 @@ import (
 
 // The messages this consumer understands. It states them itself: the contract is the wire, not a shared type.
 const (
-	eventOrderCreated = "order.created"
-	orderSchema       = "urn:halfbox:schema:order:1"
+	eventOrderCreated   = "order.created"
+	eventOrderCancelled = "order.cancelled"
+	orderSchema         = "urn:halfbox:schema:order:1"
 
 	// maxAmountCents is the largest amount of an order: with it no balance can overflow.
 	maxAmountCents = 100_000_000_000
@@ -41,7 +42,7 @@ func decodeFacts(body []byte) (msgID string, f facts, err error) {
 	if ev.DataSchema != orderSchema {
 		return "", facts{}, fmt.Errorf("unknown schema %q, this consumer knows %q", ev.DataSchema, orderSchema)
 	}
-	if ev.Type != eventOrderCreated {
+	if ev.Type != eventOrderCreated && ev.Type != eventOrderCancelled {
 		return "", facts{}, fmt.Errorf("unknown event type %q", ev.Type)
 	}
 	if err := json.Unmarshal(ev.Data, &f); err != nil {
@@ -51,6 +52,8 @@ func decodeFacts(body []byte) (msgID string, f facts, err error) {
 	switch {
 	case !fits(msgID, maxMsgID):
 		return "", facts{}, fmt.Errorf("id is not 1 to %d characters of visible ASCII", maxMsgID)
+	case strings.HasPrefix(msgID, placeholderPrefix):
+		return "", facts{}, fmt.Errorf("id begins with %q, which is kept for placeholders", placeholderPrefix)
 	case !fits(f.OrderNo, maxOrderNo):
 		return "", facts{}, fmt.Errorf("data of %s: order_no is not 1 to %d characters of visible ASCII", ev.Type, maxOrderNo)
 	case f.UserID <= 0:
@@ -70,6 +73,14 @@ func fits(s string, width int) bool {
 func (f facts) hash() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d %d", f.typ, f.OrderNo, f.UserID, f.AmountCents, f.version))
 	return hex.EncodeToString(sum[:])
+}
+
+// recordType is the kind of record that the event is booked as.
+func (f facts) recordType() RecordType {
+	if f.typ == eventOrderCancelled {
+		return Reverse
+	}
+	return Earn
 }
 
 // earned is the points of an order: one for each full hundred cents.

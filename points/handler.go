@@ -27,11 +27,20 @@ type Outcome string
 const (
 	Credited         Outcome = "credited"
 	Rejected         Outcome = "rejected"
+	Reversed         Outcome = "reversed"
+	ReversedFirst    Outcome = "reversed_first" // before its EARN, for which a placeholder was written
+	EarnVoided       Outcome = "earn_voided"    // an EARN that met such a placeholder
 	DuplicateMessage Outcome = "duplicate_msg_id"
 	DuplicateOrder   Outcome = "duplicate_order"
 	Conflict         Outcome = "conflict"
 	DeadLetter       Outcome = "dead_letter"
 )
+
+func outcomes() []Outcome {
+	return []Outcome{
+		Credited, Rejected, Reversed, ReversedFirst, EarnVoided, DuplicateMessage, DuplicateOrder, Conflict, DeadLetter,
+	}
+}
 
 // HandlerConfig makes a Handler.
 type HandlerConfig struct {
@@ -71,7 +80,7 @@ func NewHandler(cfg HandlerConfig) (*Handler, error) {
 		Name: "halfbox_points_messages_total",
 		Help: "Messages the points consumer has finished, by outcome. conflict must stay 0.",
 	}, []string{"outcome"})}
-	for _, o := range []Outcome{Credited, Rejected, DuplicateMessage, DuplicateOrder, Conflict, DeadLetter} {
+	for _, o := range outcomes() {
 		h.messages.WithLabelValues(string(o))
 	}
 	if cfg.Registerer != nil {
@@ -102,16 +111,13 @@ func (h *Handler) handle(ctx context.Context, m Message) (Outcome, error) {
 	}
 	var outcome Outcome
 	err = h.cfg.DB.InTx(ctx, func(tx *gorm.DB) error {
-		rejected, err := earn(tx, h.cfg.DB.Dialect, msgID, f)
-		outcome = Credited // a repeated transaction may find another state
-		if rejected {
-			outcome = Rejected
-		}
+		outcome, err = book(tx, h.cfg.DB.Dialect, msgID, f) // a repeated transaction may find another state
 		if err == nil && h.cfg.Hooks.BeforeCommit != nil {
 			h.cfg.Hooks.BeforeCommit()
 		}
 		return err
 	})
+	var contradiction *contradictionError
 	switch {
 	case err == nil:
 		if h.cfg.Hooks.AfterCommit != nil {
@@ -120,6 +126,8 @@ func (h *Handler) handle(ctx context.Context, m Message) (Outcome, error) {
 		return outcome, nil
 	case ukMsgID().ViolatedBy(err), ukOrderType().ViolatedBy(err):
 		return h.duplicate(ctx, m, msgID, f)
+	case errors.As(err, &contradiction):
+		return h.conflict(ctx, m, f, contradiction.Error())
 	}
 	return "", err
 }
@@ -127,7 +135,7 @@ func (h *Handler) handle(ctx context.Context, m Message) (Outcome, error) {
 // duplicate tells a repetition of the same facts from a contradiction. It does not rely on which key the database
 // named: a plain repetition violates both, and each database names another one first.
 func (h *Handler) duplicate(ctx context.Context, m Message, msgID string, f facts) (Outcome, error) {
-	rec, err := h.ledger.booked(ctx, msgID, f.OrderNo)
+	rec, err := h.ledger.booked(ctx, msgID, f)
 	if err != nil {
 		return "", err
 	}
@@ -135,10 +143,16 @@ func (h *Handler) duplicate(ctx context.Context, m Message, msgID string, f fact
 	if rec.MsgID != msgID {
 		layer, key = DuplicateOrder, "order_no "+f.OrderNo
 	}
-	if rec.FactsHash == f.hash() {
+	switch {
+	case rec.placeholder():
+		return EarnVoided, nil // the placeholder stands for whatever the EARN says
+	case rec.FactsHash == f.hash():
 		return layer, nil
 	}
-	reason := fmt.Sprintf("%s was booked before with other facts (record %d)", key, rec.ID)
+	return h.conflict(ctx, m, f, fmt.Sprintf("%s was booked before with other facts (record %d)", key, rec.ID))
+}
+
+func (h *Handler) conflict(ctx context.Context, m Message, f facts, reason string) (Outcome, error) {
 	h.cfg.Logger.Error("conflicting message, moved to the dead letters",
 		zap.String("msg_id", m.MsgID), zap.String("order_no", f.OrderNo), zap.String("reason", reason))
 	return Conflict, bury(ctx, h.cfg.DB, h.cfg.Consumer, m, reason)

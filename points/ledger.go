@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -84,42 +85,106 @@ func ukOrderType() database.UniqueKey {
 	return database.UniqueKey{Table: "t_points_record", Name: "uk_order_type", Columns: []string{"order_no", "type"}}
 }
 
-// earn books an order's points inside tx and reports whether the account took them.
-// A duplicate comes back as the database's error for uk_msg_id or uk_order_type.
-func earn(tx *gorm.DB, d database.Dialect, msgID string, f facts) (rejected bool, err error) {
-	// The account's row is locked first, in every transaction: two messages of one user queue here and cannot
-	// deadlock further down.
-	if err := tx.Exec(createAccount(d), f.UserID).Error; err != nil {
-		return false, err
+// account is a row of t_points_account that this transaction has locked.
+type account struct {
+	UserID  int64
+	Balance int64
+	Version int64
+	Status  string
+}
+
+// lockAccount makes the user's account if there is none. It comes first in every transaction: two messages of one user
+// queue here and cannot deadlock further down, and an order's EARN and REVERSE see each other.
+func lockAccount(tx *gorm.DB, d database.Dialect, userID int64) (account, error) {
+	if err := tx.Exec(createAccount(d), userID).Error; err != nil {
+		return account{}, err
 	}
-	var acc struct {
-		Balance, Version int64
-		Status           string
-	}
-	if err := tx.Raw("SELECT balance, version, status FROM t_points_account WHERE user_id = ?"+forUpdate(d), f.UserID).Scan(&acc).Error; err != nil {
-		return false, err
-	}
+	var acc account
+	err := tx.Raw("SELECT user_id, balance, version, status FROM t_points_account WHERE user_id = ?"+forUpdate(d), userID).Scan(&acc).Error
+	return acc, err
+}
+
+// add inserts a record of the account. A duplicate comes back as the database's error for uk_msg_id or uk_order_type.
+func (acc *account) add(tx *gorm.DB, msgID string, f facts, typ RecordType, points int64) error {
 	rec := Record{
-		MsgID: msgID, UserID: f.UserID, OrderNo: f.OrderNo, Type: Earn, Points: f.earned(),
+		MsgID: msgID, UserID: acc.UserID, OrderNo: f.OrderNo, Type: typ, Points: points, BalanceAfter: acc.Balance + points,
 		FactsHash: f.hash(), CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 	}
-	rejected = acc.Status == accountFrozen
-	if rejected {
-		rec.Points = 0
-	}
-	rec.BalanceAfter = acc.Balance + rec.Points
-	if err := tx.Create(&rec).Error; err != nil {
-		return false, err
-	}
+	acc.Balance = rec.BalanceAfter
+	return tx.Create(&rec).Error
+}
+
+// save writes the balance back.
+func (acc account) save(tx *gorm.DB) error {
 	res := tx.Exec("UPDATE t_points_account SET balance = ?, version = version + 1 WHERE user_id = ? AND version = ?",
-		rec.BalanceAfter, f.UserID, acc.Version)
+		acc.Balance, acc.UserID, acc.Version)
 	if res.Error != nil {
-		return false, res.Error
+		return res.Error
 	}
 	if res.RowsAffected != 1 {
-		return false, errors.New("account changed under its lock")
+		return errors.New("account changed under its lock")
 	}
-	return rejected, nil
+	return nil
+}
+
+// book books what a message says inside tx.
+func book(tx *gorm.DB, d database.Dialect, msgID string, f facts) (Outcome, error) {
+	acc, err := lockAccount(tx, d, f.UserID)
+	if err != nil {
+		return "", err
+	}
+	outcome := Credited
+	switch {
+	case f.recordType() == Reverse:
+		outcome, err = reverse(tx, &acc, msgID, f)
+	case acc.Status == accountFrozen:
+		outcome, err = Rejected, acc.add(tx, msgID, f, Earn, 0)
+	default:
+		err = acc.add(tx, msgID, f, Earn, f.earned())
+	}
+	if err != nil {
+		return "", err
+	}
+	return outcome, acc.save(tx)
+}
+
+// reverse takes back what the order's EARN has given, also from a frozen account. Without an EARN it writes a
+// placeholder, so that one that comes later changes nothing.
+func reverse(tx *gorm.DB, acc *account, msgID string, f facts) (Outcome, error) {
+	var earned Record
+	err := tx.Where("order_no = ? AND type = ?", f.OrderNo, Earn).Take(&earned).Error
+	outcome := Reversed
+	switch {
+	case errors.Is(err, gorm.ErrRecordNotFound):
+		outcome = ReversedFirst
+		err = acc.add(tx, placeholderID(f.OrderNo), f, Earn, 0)
+	case err == nil && !earned.fits(f):
+		return "", &contradictionError{earned}
+	}
+	if err != nil {
+		return "", err
+	}
+	return outcome, acc.add(tx, msgID, f, Reverse, -earned.Points)
+}
+
+// placeholderPrefix begins the msg_id of an EARN that came after its REVERSE and was booked by it; no message's does.
+const placeholderPrefix = "void:"
+
+func placeholderID(orderNo string) string { return placeholderPrefix + orderNo }
+
+func (r Record) placeholder() bool { return strings.HasPrefix(r.MsgID, placeholderPrefix) }
+
+// fits reports whether an EARN and the facts of a REVERSE can be of one order. A rejected EARN has no points, whatever
+// the amount was.
+func (r Record) fits(f facts) bool {
+	return r.placeholder() || r.UserID == f.UserID && (r.Points == 0 || r.Points == f.earned())
+}
+
+// contradictionError says that a message contradicts a record.
+type contradictionError struct{ rec Record }
+
+func (e *contradictionError) Error() string {
+	return fmt.Sprintf("order_no %s was booked before with other facts (record %d)", e.rec.OrderNo, e.rec.ID)
 }
 
 func createAccount(d database.Dialect) string {
@@ -136,17 +201,17 @@ func forUpdate(d database.Dialect) string {
 	return "" // the transaction holds SQLite's one write lock already
 }
 
-// booked finds the record that stopped a message: by message id, else by order.
-func (l *Ledger) booked(ctx context.Context, msgID, orderNo string) (Record, error) {
+// booked finds the record that stopped a message: by message id, else by order and kind.
+func (l *Ledger) booked(ctx context.Context, msgID string, f facts) (Record, error) {
 	var rec Record
 	// The writer's pool: the record was committed a moment ago and must be seen.
 	db := l.db.Write.WithContext(ctx)
 	err := db.Where("msg_id = ?", msgID).Take(&rec).Error
 	if errors.Is(err, gorm.ErrRecordNotFound) {
-		err = db.Where("order_no = ? AND type = ?", orderNo, Earn).Take(&rec).Error
+		err = db.Where("order_no = ? AND type = ?", f.OrderNo, f.recordType()).Take(&rec).Error
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read record of message %s or order %s: %w", msgID, orderNo, err)
+		return Record{}, fmt.Errorf("read record of message %s or order %s: %w", msgID, f.OrderNo, err)
 	}
 	return rec, nil
 }

@@ -92,7 +92,9 @@ func (r rig) counted(want map[points.Outcome]int) {
 	r.t.Helper()
 	text := "# HELP halfbox_points_messages_total Messages the points consumer has finished, by outcome. conflict must stay 0.\n" +
 		"# TYPE halfbox_points_messages_total counter\n"
-	for _, o := range []points.Outcome{points.Credited, points.Rejected, points.DuplicateMessage, points.DuplicateOrder, points.Conflict, points.DeadLetter} {
+	for _, o := range []points.Outcome{
+		points.Credited, points.Rejected, points.Reversed, points.ReversedFirst, points.EarnVoided, points.DuplicateMessage, points.DuplicateOrder, points.Conflict, points.DeadLetter,
+	} {
 		text += fmt.Sprintf("halfbox_points_messages_total{outcome=%q} %d\n", o, want[o])
 	}
 	require.NoError(r.t, testutil.GatherAndCompare(r.reg, strings.NewReader(text), "halfbox_points_messages_total"))
@@ -144,6 +146,12 @@ type fact struct {
 
 func newFact(userID, amount int64) fact {
 	return fact{msgID: uuid.Must(uuid.NewV7()).String(), orderNo: uuid.NewString(), userID: userID, amount: amount}
+}
+
+// cancelled is the event of the order's cancellation.
+func (f fact) cancelled() fact {
+	f.msgID, f.typ, f.version = uuid.Must(uuid.NewV7()).String(), "order.cancelled", 2
+	return f
 }
 
 func (f fact) message(t testing.TB) points.Message {

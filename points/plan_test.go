@@ -31,6 +31,8 @@ func TestEveryQueryUsesAnIndex(t *testing.T) {
 	r.handle(points.Credited, f.message(t))
 	r.handle(points.DuplicateMessage, f.message(t))
 	r.handle(points.DuplicateOrder, g.message(t))
+	r.handle(points.Reversed, f.cancelled().message(t))
+	r.handle(points.DuplicateOrder, f.cancelled().message(t))
 	r.account(7)
 
 	mu.Lock()

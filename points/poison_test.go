@@ -45,6 +45,7 @@ func TestPoison(t *testing.T) {
 			"order too long":     {with(func(f *fact) { f.orderNo = strings.Repeat("A", 65) }), "order_no"},
 			"order not ASCII":    {with(func(f *fact) { f.orderNo = "заказ" }), "order_no"},
 			"message id long":    {with(func(f *fact) { f.msgID = strings.Repeat("m", 81) }), "id"},
+			"placeholder's id":   {with(func(f *fact) { f.msgID = "void:" + f.orderNo }), "void:"},
 			"message not ASCII":  {with(func(f *fact) { f.msgID = "сообщение" }), "id"},
 			"a very long reason": {with(func(f *fact) { f.typ = strings.Repeat("é", 5000) }), "unknown event type"},
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/checkback"
+	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/faults"
 	"github.com/halfbox/halfbox/internal/httpapi"
@@ -95,8 +96,11 @@ func (a *App) openChecker() (*checkback.Checker, error) {
 		return nil, err
 	}
 	a.checker, err = checkback.New(checkback.Config{
-		Resolvers: map[string]checkback.Resolver{order.EventCreated: order.NewCreatedResolver(db)},
-		Grace:     a.cfg.Checkback.Grace, Deadline: a.cfg.Checkback.Deadline,
+		Resolvers: map[string]checkback.Resolver{
+			order.EventCreated:   order.NewCreatedResolver(db),
+			order.EventCancelled: txlog.NewResolver(db),
+		},
+		Grace: a.cfg.Checkback.Grace, Deadline: a.cfg.Checkback.Deadline,
 		Logger: a.log.Named("checkback"), Registerer: a.reg,
 		Hooks: checkback.Hooks{BeforeAnswer: a.faults.Hook(faults.CheckbackBeforeAnswer)},
 	})

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/halfbox/halfbox/checkback"
+	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/configs"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/order"
@@ -25,7 +26,7 @@ type MigratedDatabase struct {
 
 // OrderDatabase is the database of orders and of the outbox.
 func OrderDatabase() MigratedDatabase {
-	return MigratedDatabase{Name: "order", Lines: []database.Line{order.Migrations(), outbox.Migrations(), checkback.Migrations()}}
+	return MigratedDatabase{Name: "order", Lines: []database.Line{order.Migrations(), outbox.Migrations(), checkback.Migrations(), txlog.Migrations()}}
 }
 
 // PointsDatabase is the database of the points ledger.

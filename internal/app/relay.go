@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 
+	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/faults"
 	"github.com/halfbox/halfbox/internal/httpapi"
@@ -48,6 +49,19 @@ func (a *App) openRelay() error {
 	a.onStop("relay", relay.Stop)
 	a.onStart("relay", relay.Start)
 	a.relay = relay
+	return a.openPurger(db)
+}
+
+// openPurger builds what keeps t_tx_log small.
+func (a *App) openPurger(db *database.DB) error {
+	purger, err := txlog.NewPurger(txlog.PurgerConfig{
+		DB: db, Retention: a.cfg.Checkback.TxLogRetention, Logger: a.log.Named("checkback"), Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("txlog purge", purger.Stop)
+	a.onStart("txlog purge", purger.Start)
 	return nil
 }
 

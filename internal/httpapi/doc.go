@@ -8,7 +8,7 @@
 //
 // A 201 or 200 answer to POST /api/v1/orders means that the order is committed. Every other answer except 503
 // outcome-unknown, 500 and 499 means that this request changed nothing. A repetition with the same Idempotency-Key
-// answers with the same order (200), also after an answer that said nothing certain.
+// answers with the same order (200), also after an answer that said nothing certain. A cancel can be repeated as it is.
 //
 // Every answer that is not a success, 404 and 405 of the router included, is an RFC 9457 application/problem+json
 // document with type, title, status, detail, instance and request_id, and where they help field and order_no.

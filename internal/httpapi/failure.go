@@ -48,7 +48,7 @@ func failure(ctx context.Context, err error) *problem {
 // passes reports whether err is of the kind that goes away by itself. It left nothing behind: what could have is
 // ErrUnknown.
 func passes(ctx context.Context, err error) bool {
-	return errors.Is(err, halfbox.ErrUnavailable) ||
+	return errors.Is(err, halfbox.ErrUnavailable) || errors.Is(err, order.ErrBusy) ||
 		errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil ||
 		database.IsTransient(err)
 }

@@ -17,6 +17,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/order"
 	"github.com/halfbox/halfbox/points"
@@ -53,21 +54,23 @@ type fixture struct {
 	reg  *prometheus.Registry
 }
 
-func openDB(t *testing.T, name string, line database.Line, o database.Options) *database.DB {
+func openDB(t *testing.T, name string, o database.Options, lines ...database.Line) *database.DB {
 	t.Helper()
 	db, err := database.OpenSQLite(filepath.Join(t.TempDir(), name), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	require.NoError(t, db.Migrate(context.Background(), line))
+	for _, line := range lines {
+		require.NoError(t, db.Migrate(context.Background(), line))
+	}
 	return db
 }
 
 func newFixture(t *testing.T, hooks database.Hooks) *fixture {
 	t.Helper()
-	pointsDB := openDB(t, "points.db", points.Migrations(), database.Options{})
+	pointsDB := openDB(t, "points.db", database.Options{}, points.Migrations())
 	handler, err := points.NewHandler(points.HandlerConfig{Consumer: "test", DB: pointsDB})
 	require.NoError(t, err)
-	db := openDB(t, "order.db", order.Migrations(), database.Options{Hooks: hooks})
+	db := openDB(t, "order.db", database.Options{Hooks: hooks}, order.Migrations(), txlog.Migrations())
 	service, err := order.NewService(order.Config{
 		DB: db, Default: halfbox.DeliveryTxmsg,
 		Publishers: map[halfbox.Delivery]order.Publisher{
@@ -118,6 +121,29 @@ func (getFunc) Create(context.Context, order.CreateRequest) (order.Order, bool, 
 	return order.Order{}, false, nil
 }
 func (f getFunc) Get(ctx context.Context, no string) (order.Order, error) { return f(ctx, no) }
+
+func (createFunc) Cancel(context.Context, order.CancelRequest) (order.Order, error) {
+	return order.Order{}, order.ErrNotFound
+}
+
+func (getFunc) Cancel(context.Context, order.CancelRequest) (order.Order, error) {
+	return order.Order{}, order.ErrNotFound
+}
+
+// cancelFunc is Orders of one function.
+type cancelFunc func(context.Context, order.CancelRequest) (order.Order, error)
+
+func (cancelFunc) Create(context.Context, order.CreateRequest) (order.Order, bool, error) {
+	return order.Order{}, false, nil
+}
+
+func (cancelFunc) Get(context.Context, string) (order.Order, error) {
+	return order.Order{}, order.ErrNotFound
+}
+
+func (f cancelFunc) Cancel(ctx context.Context, r order.CancelRequest) (order.Order, error) {
+	return f(ctx, r)
+}
 
 type pointsFunc func(context.Context, int64) (points.Account, error)
 

@@ -73,6 +73,42 @@ func (a *api) getOrder(c *gin.Context) error {
 	return nil
 }
 
+// cancelOrder answers 200 with the order, also when it was cancelled before.
+func (a *api) cancelOrder(c *gin.Context) error {
+	req, err := readCancelOrder(c.Request)
+	if err != nil {
+		return err
+	}
+	if req.OrderNo = c.Param("order_no"); !isOrderNo(req.OrderNo) {
+		return order.ErrNotFound
+	}
+	if !a.gate.enter() {
+		return overloaded()
+	}
+	defer a.gate.leave()
+	o, err := a.orders.Cancel(c.Request.Context(), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(c, http.StatusOK, newOrderBody(o))
+	return nil
+}
+
+// readCancelOrder reads a request whose body is optional; without one it needs no Content-Type.
+func readCancelOrder(r *http.Request) (req order.CancelRequest, err error) {
+	body, err := readBody(r)
+	if err != nil {
+		return req, err
+	}
+	if len(body) > 0 || r.Header.Get("Content-Type") != "" {
+		if err := checkContent(r.Header); err != nil {
+			return req, err
+		}
+	}
+	req.Delivery, err = decodeCancelOrder(body)
+	return req, err
+}
+
 func isOrderNo(s string) bool {
 	return s != "" && len(s) <= maxOrderNo && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }

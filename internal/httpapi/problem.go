@@ -119,8 +119,8 @@ func unavailable() *problem {
 // outcomeUnknown says how to learn the outcome. orderNo may be empty.
 func outcomeUnknown(orderNo string) *problem {
 	p := newProblem("outcome-unknown", http.StatusServiceUnavailable, "The outcome is unknown",
-		"The order was made or it was not. Repeat the request with the same Idempotency-Key, or ask for order_no; "+
-			"without a key a repetition may be a second order.")
+		"It was done or it was not. Ask for order_no, or repeat the request: a cancel as it is, an order with the same "+
+			"Idempotency-Key; without a key a repetition may be a second order.")
 	p.OrderNo = orderNo
 	p.retryAfter = 2
 	return p

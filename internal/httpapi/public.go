@@ -26,6 +26,8 @@ const (
 type Orders interface {
 	// Create makes an order; replayed says that the idempotency key already had it.
 	Create(ctx context.Context, req order.CreateRequest) (o order.Order, replayed bool, err error)
+	// Cancel cancels an order, or returns it as it is when it is cancelled already.
+	Cancel(ctx context.Context, req order.CancelRequest) (order.Order, error)
 	// Get returns an order or order.ErrNotFound.
 	Get(ctx context.Context, orderNo string) (order.Order, error)
 }
@@ -41,7 +43,7 @@ type PublicConfig struct {
 	// Orders and Points are required.
 	Orders Orders
 	Points Points
-	// MaxInFlight limits the orders that are being made at the same time. Defaults to 256.
+	// MaxInFlight limits the orders that are being made or cancelled at the same time. Defaults to 256.
 	MaxInFlight int
 	// RequestTimeout bounds the work of one request. Defaults to 20 s, which the server's write timeout allows for.
 	RequestTimeout time.Duration
@@ -105,6 +107,7 @@ func Public(cfg PublicConfig) (http.Handler, error) {
 
 	a := &api{orders: cfg.Orders, points: cfg.Points, log: log, gate: newGate(cfg.MaxInFlight)}
 	engine.POST("/api/v1/orders", a.answer(a.createOrder))
+	engine.POST("/api/v1/orders/:order_no/cancel", a.answer(a.cancelOrder))
 	reads := engine.Group("", limitTime(cfg.ReadTimeout))
 	get(reads, "/api/v1/orders/:order_no", a.answer(a.getOrder))
 	get(reads, "/api/v1/users/:user_id/points", a.answer(a.getPoints))

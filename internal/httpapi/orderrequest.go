@@ -16,30 +16,9 @@ import (
 // Only the shape is checked here: which numbers and deliveries are good is the domain's word.
 func decodeCreateOrder(body []byte) (order.CreateRequest, error) {
 	var req order.CreateRequest
-	if len(bytes.TrimSpace(body)) == 0 {
-		return req, invalidBody("is empty; a JSON object is needed")
-	}
-	if !json.Valid(body) {
-		return req, invalidBody("is not one JSON document")
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return req, invalidBody("must be a JSON object")
-	}
-	seen := make(map[string]bool, 3)
-	for dec.More() {
-		name, err := nextString(dec)
-		if err != nil {
-			return req, err
-		}
-		if seen[name] {
-			return req, invalidRequest(name, "is given more than once")
-		}
-		seen[name] = true
-		if err := decodeField(dec, name, &req); err != nil {
-			return req, err
-		}
+	seen, err := decodeObject(body, func(dec *json.Decoder, name string) error { return decodeField(dec, name, &req) })
+	if err != nil {
+		return req, err
 	}
 	for _, name := range []string{"user_id", "amount_cents"} {
 		if !seen[name] {
@@ -49,6 +28,51 @@ func decodeCreateOrder(body []byte) (order.CreateRequest, error) {
 	return req, nil
 }
 
+// decodeCancelOrder reads the body of POST /api/v1/orders/{order_no}/cancel, which may be empty.
+func decodeCancelOrder(body []byte) (d halfbox.Delivery, err error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return "", nil
+	}
+	_, err = decodeObject(body, func(dec *json.Decoder, name string) (err error) {
+		if name != "delivery" {
+			return unknownField(name)
+		}
+		d, err = nextDelivery(dec)
+		return err
+	})
+	return d, err
+}
+
+// decodeObject reads one JSON object, member by member, and returns the names of its members.
+func decodeObject(body []byte, field func(dec *json.Decoder, name string) error) (seen map[string]bool, err error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, invalidBody("is empty; a JSON object is needed")
+	}
+	if !json.Valid(body) {
+		return nil, invalidBody("is not one JSON document")
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, invalidBody("must be a JSON object")
+	}
+	seen = make(map[string]bool, 3)
+	for dec.More() {
+		name, err := nextString(dec)
+		if err != nil {
+			return nil, err
+		}
+		if seen[name] {
+			return nil, invalidRequest(name, "is given more than once")
+		}
+		seen[name] = true
+		if err := field(dec, name); err != nil {
+			return nil, err
+		}
+	}
+	return seen, nil
+}
+
 func decodeField(dec *json.Decoder, name string, req *order.CreateRequest) (err error) {
 	switch name {
 	case "user_id":
@@ -56,16 +80,20 @@ func decodeField(dec *json.Decoder, name string, req *order.CreateRequest) (err 
 	case "amount_cents":
 		req.AmountCents, err = nextInt(dec, name)
 	case "delivery":
-		var s string
-		// An empty string would mean the default to the domain: whoever wants that leaves the field out.
-		if s, err = nextString(dec); err != nil || s == "" {
-			return invalidRequest(name, "must be a string that is not empty")
-		}
-		req.Delivery = halfbox.Delivery(s)
+		req.Delivery, err = nextDelivery(dec)
 	default:
 		err = unknownField(name)
 	}
 	return err
+}
+
+func nextDelivery(dec *json.Decoder) (halfbox.Delivery, error) {
+	// An empty string would mean the default to the domain: whoever wants that leaves the field out.
+	s, err := nextString(dec)
+	if err != nil || s == "" {
+		return "", invalidRequest("delivery", "must be a string that is not empty")
+	}
+	return halfbox.Delivery(s), nil
 }
 
 // nextString reads a string, which is what an object's member names are too.

@@ -1,0 +1,48 @@
+package txlog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/halfbox/halfbox"
+	"github.com/halfbox/halfbox/checkback"
+	"github.com/halfbox/halfbox/internal/database"
+)
+
+// Resolver answers check-backs of every event type whose local transactions are recorded in t_tx_log.
+type Resolver struct{ db *database.DB }
+
+var _ checkback.Resolver = (*Resolver)(nil)
+
+// NewResolver returns the resolver. db is a pool of its own with a short lock wait, see package checkback.
+func NewResolver(db *database.DB) *Resolver { return &Resolver{db: db} }
+
+// Find looks for the attempt's own row, and for nothing else.
+func (r *Resolver) Find(ctx context.Context, h checkback.Half) (checkback.Finding, error) {
+	var state string
+	err := r.db.Read.WithContext(ctx).Raw("SELECT state FROM t_tx_log WHERE tx_id = ?", h.MsgID).Scan(&state).Error
+	switch {
+	case err != nil:
+		return checkback.Absent, fmt.Errorf("read transaction log: %w", err)
+	case state == stateCommitted:
+		return checkback.Committed, nil
+	case state == stateVoid:
+		return checkback.Void, nil
+	case state == "":
+		return checkback.Absent, nil
+	}
+	return checkback.Absent, fmt.Errorf("transaction %s is in the unknown state %q", h.MsgID, state)
+}
+
+// Bury inserts the tombstone.
+func (r *Resolver) Bury(ctx context.Context, h checkback.Half) error {
+	at := halfbox.Attempt{MsgID: h.MsgID, Delivery: halfbox.DeliveryTxmsg}
+	err := r.db.Write.WithContext(ctx).Exec(insert, values(at, stateVoid, h.Type, h.BizNo)...).Error
+	if database.IsDuplicate(err) {
+		return checkback.ErrTaken
+	}
+	if err != nil {
+		return fmt.Errorf("insert tombstone: %w", err)
+	}
+	return nil
+}
