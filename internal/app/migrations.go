@@ -59,12 +59,21 @@ func (m MigratedDatabase) Open(cfg configs.Config) (*database.DB, error) {
 
 // Look opens the database for a command that changes nothing; it never makes a file.
 func (m MigratedDatabase) Look(cfg configs.Config) (*database.DB, error) {
+	return m.existing(cfg, database.Options{MaxOpen: 2})
+}
+
+// OpenExisting opens the database for migrations like Open, and never makes a file.
+func (m MigratedDatabase) OpenExisting(cfg configs.Config) (*database.DB, error) {
+	return m.existing(cfg, database.Options{MaxOpen: 2, LongStatements: true})
+}
+
+func (m MigratedDatabase) existing(cfg configs.Config, o database.Options) (*database.DB, error) {
 	if cfg.Database.Driver == "sqlite" {
 		if _, err := os.Stat(databaseFile(cfg, m.Name)); err != nil {
 			return nil, &SetupError{fmt.Errorf("there is no %s database: %w", m.Name, err), "run halfbox serve first, or name its folder with --data"}
 		}
 	}
-	return openDatabase(cfg, m.Name, database.Options{MaxOpen: 2})
+	return openDatabase(cfg, m.Name, o)
 }
 
 // migrateTimeout bounds the migrations at start; another process may hold their lock for a while.

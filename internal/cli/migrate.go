@@ -167,7 +167,7 @@ func newMigrateDown(o *options) *cobra.Command {
 			if !yes {
 				return fmt.Errorf("migrate down drops tables of %s with all their rows: add --yes to do it", name)
 			}
-			return forEachLine(o, app.MigratedDatabase.Look, func(db *database.DB, line database.Line) error {
+			return forEachLine(o, app.MigratedDatabase.OpenExisting, func(db *database.DB, line database.Line) error {
 				if line.Name != name {
 					return nil
 				}
