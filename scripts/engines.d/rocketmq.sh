@@ -138,6 +138,13 @@ broker_credentials() {
   (umask 077 && printf '%s\n' "$HALFBOX_ENGINES_ACCESS_KEY" "$HALFBOX_ENGINES_SECRET_KEY" >"$run/rocketmq/credentials")
 }
 
+# rocketmq_other_user: a user is asked for that the running broker was not started with.
+rocketmq_other_user() {
+  local access=
+  if [ -s "$run/rocketmq/credentials" ]; then read -r access <"$run/rocketmq/credentials"; fi
+  [ "${HALFBOX_ENGINES_ACCESS_KEY:-$access}" != "$access" ]
+}
+
 # broker_access_control prints the settings for the user of broker_credentials, who may do all.
 broker_access_control() {
   local access secret authentication=org.apache.rocketmq.auth.authentication.provider
