@@ -20,7 +20,7 @@ func TestEnginesAccessControl(t *testing.T) {
 	const user, secret, wrong = "halfbox-user", "right-s3cret", "wr0ng-s3cret"
 	r := enginetest.OwnRocketMQWithUser(t, user, secret)
 	s := newRealSite(t, enginetest.MySQL(t), enginetest.MySQL(t), r.NameServers())
-	right := []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + user, "HALFBOX_ROCKETMQ_SECRET_KEY=" + secret}
+	right := []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + user, "HALFBOX_ROCKETMQ_SECRET_KEY=" + secret, "HALFBOX_LOG_LEVEL=debug"}
 	p := s.serve(t, right)
 	require.NotNil(t, p)
 	status, checked := checks(t, p.admin)
@@ -39,7 +39,7 @@ func TestEnginesAccessControl(t *testing.T) {
 	require.NotContains(t, text+p.stderr(), secret)
 	s.requireWhole(t, p, wishes)
 
-	bad := []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + user, "HALFBOX_ROCKETMQ_SECRET_KEY=" + wrong}
+	bad := []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + user, "HALFBOX_ROCKETMQ_SECRET_KEY=" + wrong, "HALFBOX_LOG_LEVEL=debug"}
 	code, text = s.doctor(t, bad)
 	require.Equal(t, 1, code, text)
 	require.Contains(t, text, "check rocketmq.access_key and secret_key")

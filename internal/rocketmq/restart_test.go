@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/enginetest"
 	"github.com/halfbox/halfbox/internal/rocketmq"
 )
 
@@ -144,4 +145,35 @@ func TestBusyHandlersKeepTheClient(t *testing.T) {
 	close(release)
 	id := send(t, newProducer(t, b), "t", "quick")
 	require.Eventually(t, func() bool { return in.times(id) > 0 }, wait, tick, "the client does not go on")
+}
+
+// Something on the way that closes connections again and again, while the broker is well, does not make a new client
+// each time.
+func TestConnectionsCutAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	wire := enginetest.NewRocketMQProxy(t, []string{b.Addr()})
+	core, logs := observer.New(zap.InfoLevel)
+	in := &inbox{}
+	c, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{
+		NameServers: wire.NameServers(), Topic: topic, Group: "points-" + uuid.NewString(), Handle: in.collect, Logger: zap.New(core),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { stop(t, c) })
+	c.Start()
+	p := newProducer(t, b)
+	first := send(t, p, "t", "x")
+	require.Eventually(t, func() bool { return in.times(first) == 1 && c.Ready() == nil }, wait, tick)
+	const cuts = 8
+	began := time.Now()
+	for range cuts {
+		wire.Broker(t).Cut()
+		require.Eventually(t, func() bool { return c.Ready() != nil }, wait, tick, "it is not noticed")
+		wire.Broker(t).Pass()
+		require.Eventually(t, func() bool { return c.Ready() == nil }, wait, tick)
+	}
+	// The first at once, the second 10 s later, the third 20 s after that.
+	require.LessOrEqual(t, restarts(logs), 1+int(time.Since(began)/(10*time.Second)))
+	last := send(t, p, "t", "x")
+	require.Eventually(t, func() bool { return in.times(last) > 0 }, wait, tick)
 }
