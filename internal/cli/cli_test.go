@@ -24,9 +24,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/patrickmn/go-cache.(*janitor).Run"))
 }
 
-func run(args ...string) (code int, stdout, stderr string) {
+func run(args ...string) (code int, stdout, stderr string) { return runIn(nil, args...) }
+
+func runIn(environ []string, args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	code = cli.Run(args, cli.Env{Stdout: &out, Stderr: &err})
+	code = cli.Run(args, cli.Env{Stdout: &out, Stderr: &err, Environ: environ})
 	return code, out.String(), err.String()
 }
 
@@ -167,4 +169,22 @@ func TestMigrateAndDoctor(t *testing.T) {
 	code, _, err = run("migrate", "down", "--data", dir, "--line", "outbox", "--yes")
 	require.Equal(t, 1, code)
 	require.Contains(t, err, "no migration of outbox is applied")
+}
+
+// What the doctor cannot look at is a finding with its remedy, and the rest is looked at all the same.
+func TestDoctorOfWhatCannotBeUsed(t *testing.T) {
+	code, out, err := runIn([]string{
+		"HALFBOX_DATABASE_DRIVER=mysql", "HALFBOX_ROCKETMQ_NAME_SERVERS=127.0.0.1:1",
+		"HALFBOX_DATABASE_ORDER_DSN=app:hunter2@tcp(127.0.0.1:1)/orders?parseTime=false",
+		"HALFBOX_DATABASE_POINTS_DSN=app:hunter2@tcp(127.0.0.1:1)/points",
+	}, "doctor", "--data", t.TempDir())
+	require.Equal(t, 1, code, out)
+	require.NotContains(t, out+err, "hunter2")
+	for _, want := range []string{
+		`bad +order database +database DSN: parseTime=false`, `-> correct database.order_dsn`,
+		`bad +points database +.*connection refused`, `-> start the server, or correct its address`,
+		`bad +name server 127.0.0.1:1 +.*connection refused`, `-> start it, or correct rocketmq.name_servers`,
+	} {
+		require.Regexp(t, want, out)
+	}
 }

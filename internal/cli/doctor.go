@@ -62,6 +62,11 @@ func examine(ctx context.Context, o *options) (_ []doctor.Finding, err error) {
 	check := doctor.Config{Times: doctor.Times{Local: cfg.Txmsg.LocalTimeout, Grace: cfg.Checkback.Grace}}
 	for _, m := range app.MigratedDatabases() {
 		db, err := m.Look(cfg)
+		var setup *app.SetupError
+		if errors.As(err, &setup) && cfg.Database.Driver == "mysql" {
+			check.Databases = append(check.Databases, doctor.Database{Name: m.Name, Unusable: setup.Problem, Remedy: setup.Remedy})
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

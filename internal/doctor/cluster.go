@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -29,14 +30,38 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 			}
 		}
 		for _, group := range c.Groups {
-			retry := "%RETRY%" + group
-			if found, err := remoting.Route(ctx, addr, retry, c.Credentials); err == nil && len(found) == 0 {
-				r.warn("topic "+retry, "not there yet", "create it before the first start: the first retry of a new group is 20 s late otherwise (mqadmin updateTopic -t '"+retry+"' -r 1 -w 1)")
-			}
+			r.retryTopic(ctx, addr, "%RETRY%"+group, c.Credentials)
+		}
+		// Also those that have no topic of ours yet.
+		found, err := remoting.Masters(ctx, addr, c.Credentials)
+		for _, b := range found {
+			brokers[b] = true
+		}
+		if len(brokers) == 0 {
+			r.bad("brokers of "+addr, cmp.Or(errorText(err), "the name server knows no broker"), "start a broker whose namesrvAddr names this name server")
 		}
 	}
 	for _, addr := range slices.Sorted(maps.Keys(brokers)) {
 		r.broker(ctx, addr, c.Credentials, times)
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (r *report) retryTopic(ctx context.Context, ns, topic string, creds remoting.Credentials) {
+	found, err := remoting.Route(ctx, ns, topic, creds)
+	switch {
+	case err != nil:
+		r.bad("topic "+topic, err.Error(), "check the name server "+ns)
+	case len(found) == 0:
+		r.warn("topic "+topic, "not there yet", "create it before the first start: the first retry of a new group is 20 s late otherwise (mqadmin updateTopic -t '"+topic+"' -r 1 -w 1)")
+	default:
+		r.ok("topic "+topic, "on %s", strings.Join(found, ", "))
 	}
 }
 
@@ -71,12 +96,16 @@ func (r *report) broker(ctx context.Context, addr string, creds remoting.Credent
 		r.bad(check, err.Error(), "clients must reach it at the address it advertises: check that it runs, and its brokerIP1 (now "+host+")")
 		return
 	}
+	if err := a.Refused(); err != nil {
+		r.bad(check, err.Error(), "check rocketmq.access_key and secret_key, and what that user may do at the broker")
+		return
+	}
 	if a.Code == remoting.CodeNotSupported {
 		r.ok(check, "answers; it does not tell its settings (halfbox's own broker: see its configuration)")
 		return
 	}
 	if a.Code != remoting.CodeOK {
-		r.bad(check, fmt.Sprintf("code %d: %s", a.Code, a.Remark), "check rocketmq.access_key and secret_key")
+		r.bad(check, fmt.Sprintf("code %d: %s", a.Code, a.Remark), "look into the broker's log")
 		return
 	}
 	r.settings(check, properties(a.Body), times)

@@ -22,6 +22,10 @@ const maxClockDifference = time.Second
 
 func (r *report) database(ctx context.Context, d Database) {
 	name := d.Name + " database"
+	if d.Unusable != nil {
+		r.bad(name, d.Unusable.Error(), d.Remedy)
+		return
+	}
 	if err := d.DB.Ping(ctx); err != nil {
 		r.bad(name, err.Error(), "start the server, or correct its address, user or password (database."+d.Name+"_dsn)")
 		return

@@ -39,8 +39,12 @@ type Config struct {
 
 // Database is one of the service's databases.
 type Database struct {
-	Name  string
-	DB    *database.DB
+	Name string
+	DB   *database.DB
+	// Unusable says why there is no DB: its configuration cannot be used. Remedy says what to do about that.
+	Unusable error
+	Remedy   string
+
 	Lines []database.Line
 	Plans []Plan
 }
