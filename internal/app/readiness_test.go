@@ -59,7 +59,9 @@ func TestReadinessWithoutRocketMQ(t *testing.T) {
 	}
 	require.NoError(t, b.Stop(t.Context()))
 	for name, tc := range apps {
-		status, checks := readiness(t, tc.app)
+		var status int
+		var checks map[string]string
+		require.Eventually(t, func() bool { status, checks = readiness(t, tc.app); return checks["rocketmq"] != "ok" }, wait, tick)
 		require.Equal(t, tc.status, status, "%s: %v", name, checks)
 		require.Contains(t, checks["rocketmq"], tc.word, name)
 		require.Contains(t, checks["rocketmq"], b.Addr(), name)

@@ -51,28 +51,3 @@ func testLag(t *testing.T, nameServers []string, topic string) {
 		return err == nil && lag == 0
 	}, wait, 10*tick, "%d, %v", lag, err)
 }
-
-// Reach says whether RocketMQ can be used, also while a name server is away.
-func TestReach(t *testing.T) {
-	t.Parallel()
-	b := brokertest.Start(t)
-	r := rocketmq.NewReach([]string{b.Addr()}, topic, rocketmq.Credentials{})
-	works, err := r.Check(t.Context())
-	require.True(t, works)
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), wait)
-	defer cancel()
-	require.NoError(t, b.Stop(ctx))
-	works, err = r.Check(t.Context())
-	require.False(t, works)
-	require.ErrorContains(t, err, "broker "+b.Addr())
-	brokertest.Restart(t, b)
-	works, err = r.Check(t.Context())
-	require.True(t, works)
-	require.NoError(t, err)
-
-	dead := rocketmq.NewReach([]string{"127.0.0.1:1"}, topic, rocketmq.Credentials{})
-	works, err = dead.Check(t.Context())
-	require.False(t, works)
-	require.ErrorContains(t, err, "name server")
-}
