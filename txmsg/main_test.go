@@ -56,6 +56,8 @@ type rigOptions struct {
 	broker   func(*broker.Config)
 	producer func(*txmsg.Config)
 	fallback bool // to an outbox.Writer on the same database
+	// resolver answers for the conformance suite's facts; factResolver when nil.
+	resolver func(t testing.TB, db *database.DB) checkback.Resolver
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -63,11 +65,14 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if o.broker == nil {
 		o.broker = func(*broker.Config) {}
 	}
+	if o.resolver == nil {
+		o.resolver = newFactResolver
+	}
 	path := filepath.Join(t.TempDir(), "order.db")
 	r := &rig{broker: brokertest.Start(t, o.broker), db: openDB(t, path, database.Options{Hooks: o.hooks})}
 	checks := openDB(t, path, database.Options{LockWait: 200 * time.Millisecond})
 	checker, err := checkback.New(checkback.Config{
-		Resolvers: map[string]checkback.Resolver{order.EventCreated: order.NewCreatedResolver(checks), "conformance.fact": factResolver{checks}},
+		Resolvers: map[string]checkback.Resolver{order.EventCreated: order.NewCreatedResolver(checks), "conformance.fact": o.resolver(t, checks)},
 		Grace:     300 * time.Millisecond,
 		Logger:    zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
 	})
@@ -114,6 +119,8 @@ func (r *rig) delivered(msgID string) ([][]byte, error) {
 
 // factResolver answers check-backs for the conformance suite's table.
 type factResolver struct{ db *database.DB }
+
+func newFactResolver(_ testing.TB, db *database.DB) checkback.Resolver { return factResolver{db} }
 
 func (r factResolver) Find(ctx context.Context, h checkback.Half) (checkback.Finding, error) {
 	var found struct{ Fact string }

@@ -19,23 +19,27 @@ import (
 func TestConformanceOnRealEngines(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, func(t *testing.T, hooks database.Hooks) conformance.Strategy {
-		dsn, nameServers := enginetest.MySQL(t), enginetest.RocketMQ(t)
-		topic := enginetest.Topic(t, nameServers)
-		checks := openMySQL(t, dsn, database.Options{LockWait: time.Second, MaxOpen: 2})
-		checker, err := checkback.New(checkback.Config{
-			Resolvers: map[string]checkback.Resolver{"conformance.fact": factResolver{checks}}, Grace: 2500 * time.Millisecond,
-		})
-		require.NoError(t, err)
-		cfg := txmsg.Config{
-			DB: openMySQL(t, dsn, database.Options{Hooks: hooks}), NameServers: nameServers, Group: enginetest.Group(t), Topic: topic,
-			Checker: checker, HalfTimeout: 5 * time.Second, LocalTimeout: time.Second,
-		}
-		return conformance.Strategy{
-			Publisher: startProducer(t, cfg), DB: cfg.DB, Delivered: rocketmqtest.Collect(t, nameServers, topic),
-			Delivery: halfbox.DeliveryTxmsg, Inserts: 1,
-			Settle: 7 * time.Second, // a young half is asked for twice
-		}
+		return realStrategy(t, hooks, newFactResolver)
 	})
+}
+
+func realStrategy(t *testing.T, hooks database.Hooks, resolver func(testing.TB, *database.DB) checkback.Resolver) conformance.Strategy {
+	dsn, nameServers := enginetest.MySQL(t), enginetest.RocketMQ(t)
+	topic := enginetest.Topic(t, nameServers)
+	checks := openMySQL(t, dsn, database.Options{LockWait: time.Second, MaxOpen: 2})
+	checker, err := checkback.New(checkback.Config{
+		Resolvers: map[string]checkback.Resolver{"conformance.fact": resolver(t, checks)}, Grace: 2500 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	cfg := txmsg.Config{
+		DB: openMySQL(t, dsn, database.Options{Hooks: hooks}), NameServers: nameServers, Group: enginetest.Group(t), Topic: topic,
+		Checker: checker, HalfTimeout: 5 * time.Second, LocalTimeout: time.Second,
+	}
+	return conformance.Strategy{
+		Publisher: startProducer(t, cfg), DB: cfg.DB, Delivered: rocketmqtest.Collect(t, nameServers, topic),
+		Delivery: halfbox.DeliveryTxmsg, Inserts: 1,
+		Settle: 7 * time.Second, // a young half is asked for twice
+	}
 }
 
 func openMySQL(t testing.TB, dsn string, o database.Options) *database.DB {
