@@ -18,6 +18,7 @@ type wish struct {
 	UserID   int64  `json:"user_id"`
 	Amount   int64  `json:"amount_cents"`
 	Delivery string `json:"delivery,omitempty"`
+	Cancel   bool   `json:"-"` // the order is to be cancelled, by the same delivery
 }
 
 // answer is what the API says about an order.
@@ -65,14 +66,52 @@ func do(req *http.Request) (answer, error) {
 	return a, json.Unmarshal(text, &a)
 }
 
+// made tells whether the answer is an order.
+func (a answer) made() bool { return a.Status == http.StatusCreated || a.Status == http.StatusOK }
+
+// cancelOrder asks once for an order's cancellation.
+func cancelOrder(api, orderNo, delivery string) (answer, error) {
+	body, err := json.Marshal(map[string]string{"delivery": delivery})
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := http.NewRequest(http.MethodPost, api+"/api/v1/orders/"+orderNo+"/cancel", bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return do(req)
+}
+
+// once asks for the order and, when it is there and the wish says so, for its cancellation. The answer is that about
+// the order unless the cancellation was not done.
+func (w wish) once(api string) (answer, error) {
+	a, err := w.post(api)
+	if err != nil || !a.made() || !w.Cancel {
+		return a, err
+	}
+	if c, err := cancelOrder(api, a.OrderNo, w.Delivery); err != nil || c.Status != http.StatusOK {
+		return c, err
+	}
+	return a, nil
+}
+
+// cancelling has every n-th order cancelled.
+func cancelling(n int, all []wish) []wish {
+	for i := range all {
+		all[i].Cancel = i%n == n-1
+	}
+	return all
+}
+
 // fulfil repeats the wish until it has its order, for clients that outlive the server.
 func (w wish) fulfil(t testing.TB, api string) answer {
 	t.Helper()
 	var last answer
 	require.Eventually(t, func() bool {
-		a, err := w.post(api)
+		a, err := w.once(api)
 		last = a
-		return err == nil && (a.Status == http.StatusCreated || a.Status == http.StatusOK)
+		return err == nil && a.made()
 	}, wait, tick, "no order for %s", w.Key)
 	return last
 }

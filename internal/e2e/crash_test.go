@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -104,7 +103,7 @@ func TestKillWhileRequestsAreInFlight(t *testing.T) {
 func killWhileRequestsAreInFlight(t *testing.T, s *site) {
 	const seed, orders = 20261129, 300
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	all := wishes(orders, everyTxmsg)
+	all := cancelling(4, wishes(orders, everyTxmsg))
 	// Every round arms a seeded crash point, so that halves are certainly open at some of the deaths, and kills the
 	// process from outside after a seeded number of answers if that comes first.
 	points := append(faults.Points(), "")
@@ -151,9 +150,9 @@ func sendUntilKilled(p *process, pending []wish, after int) (rest []wish) {
 	for range 8 {
 		clients.Go(func() {
 			for w, ok := take(); ok; w, ok = take() {
-				a, err := w.post(p.api)
+				a, err := w.once(p.api)
 				mu.Lock()
-				if err == nil && (a.Status == http.StatusCreated || a.Status == http.StatusOK) {
+				if err == nil && a.made() {
 					answers++
 					if answers == after {
 						dead = true

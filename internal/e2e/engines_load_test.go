@@ -38,9 +38,7 @@ type placed struct {
 	asked, at time.Time
 }
 
-func (o placed) fulfilled() bool {
-	return o.got.Status == http.StatusCreated || o.got.Status == http.StatusOK
-}
+func (o placed) fulfilled() bool { return o.got.made() }
 
 const (
 	loadClients = 4
@@ -89,7 +87,7 @@ func (l *load) run(name string, client int) {
 		}
 		w := wish{
 			Key: fmt.Sprintf("%s-%d", name, n), UserID: int64(1 + (client+n)%17), Amount: int64(100 + 37*n),
-			Delivery: alternating(n + client),
+			Delivery: alternating(n + client), Cancel: n%5 == 4,
 		}
 		if !l.place(w, client) {
 			return
@@ -97,7 +95,7 @@ func (l *load) run(name string, client int) {
 	}
 }
 
-// place repeats a wish until it has its order; false when a minute after the end of the load it still has none.
+// place repeats a wish until it has its order, and that is cancelled if it says so; false when a minute after the end of the load it still has not.
 func (l *load) place(w wish, client int) bool {
 	l.mu.Lock()
 	index := len(l.orders)
@@ -106,12 +104,17 @@ func (l *load) place(w wish, client int) bool {
 	retry := time.NewTicker(loadRetry)
 	defer retry.Stop()
 	var ended <-chan time.Time
+	orderNo := ""
 	for try := 0; ; try++ {
 		l.mu.Lock()
 		api := l.apis[(client+try)%len(l.apis)]
 		l.mu.Unlock()
-		a, err := w.post(api)
-		if l.note(index, a, err) {
+		if orderNo == "" {
+			if a, err := w.post(api); l.note(index, a, err) {
+				orderNo = a.OrderNo
+			}
+		}
+		if orderNo != "" && (!w.Cancel || l.cancel(api, orderNo, w.Delivery)) {
 			return true
 		}
 		if ended == nil {
@@ -129,6 +132,27 @@ func (l *load) place(w wish, client int) bool {
 			return false
 		}
 	}
+}
+
+// cancel asks for a cancellation once and tells whether it is done.
+func (l *load) cancel(api, orderNo, delivery string) bool {
+	a, err := cancelOrder(api, orderNo, delivery)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err != nil:
+		l.problems["no answer"]++
+	case a.Status == http.StatusOK:
+		if a.OrderNo == orderNo {
+			return true
+		}
+		l.wrong = append(l.wrong, fmt.Sprintf("cancel of %s: %+v", orderNo, a))
+	case a.Status == http.StatusServiceUnavailable && (a.Type != "/problems/outcome-unknown" || a.OrderNo == orderNo):
+		l.problems[a.Type]++
+	default:
+		l.wrong = append(l.wrong, fmt.Sprintf("cancel of %s: %+v", orderNo, a))
+	}
+	return false
 }
 
 // note keeps an answer and tells whether the order is there.
@@ -273,7 +297,7 @@ func (s *site) uncredited(t testing.TB, before time.Time) (n int64) {
 func (s *site) credited(t testing.TB, orderNo string) bool {
 	t.Helper()
 	var n int
-	s.query(t, "points", fmt.Sprintf("SELECT COUNT(*) FROM t_points_record WHERE order_no = '%s'", orderNo), &n)
+	s.query(t, "points", fmt.Sprintf("SELECT COUNT(*) FROM t_points_record WHERE order_no = '%s' AND type = 'EARN'", orderNo), &n)
 	return n == 1
 }
 

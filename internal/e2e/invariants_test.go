@@ -17,6 +17,7 @@ type books struct {
 
 type orderRow struct {
 	OrderNo        string
+	Status         string
 	UserID         int64
 	AmountCents    int64
 	MsgID          string
@@ -36,7 +37,7 @@ func (s *site) readBooks(t testing.TB) books {
 	t.Helper()
 	b := books{orders: map[string]orderRow{}, balance: map[int64]int64{}}
 	var orders []orderRow
-	s.query(t, "order", "SELECT order_no, user_id, amount_cents, msg_id, delivery, idempotency_key FROM t_order WHERE status <> 'VOID'", &orders)
+	s.query(t, "order", "SELECT order_no, status, user_id, amount_cents, msg_id, delivery, idempotency_key FROM t_order WHERE status <> 'VOID'", &orders)
 	for _, o := range orders {
 		b.orders[o.OrderNo] = o
 	}
@@ -50,31 +51,51 @@ func (s *site) readBooks(t testing.TB) books {
 	return b
 }
 
-// violations lists what breaks I1 (every order credited exactly once), I2 (no points without an order) and I4
-// (balance is the sum of the ledger).
+// violations lists what breaks I1 (every order that was not cancelled is credited exactly once), I2 (no points without
+// an order), I3 (a cancelled order ends with net zero points) and I4 (balance is the sum of the ledger).
 func (b books) violations() (broken []string) {
-	credited := map[string]int{}
+	byOrder := map[string]map[string][]recordRow{}
 	sums := map[int64]int64{}
 	for _, r := range b.records {
-		credited[r.OrderNo]++
 		sums[r.UserID] += r.Points
-		o, ok := b.orders[r.OrderNo]
-		switch {
-		case !ok:
+		if _, ok := b.orders[r.OrderNo]; !ok {
 			broken = append(broken, fmt.Sprintf("I2: points for order %s, which does not exist", r.OrderNo))
-		case r.Type != "EARN" || r.UserID != o.UserID || r.Points != o.AmountCents/100 || r.MsgID != o.MsgID:
-			broken = append(broken, fmt.Sprintf("I1: record %+v does not fit order %+v", r, o))
 		}
+		if byOrder[r.OrderNo] == nil {
+			byOrder[r.OrderNo] = map[string][]recordRow{}
+		}
+		byOrder[r.OrderNo][r.Type] = append(byOrder[r.OrderNo][r.Type], r)
 	}
-	for no := range b.orders {
-		if credited[no] != 1 {
-			broken = append(broken, fmt.Sprintf("I1: order %s credited %d times", no, credited[no]))
-		}
+	for no, o := range b.orders {
+		broken = append(broken, o.violations(byOrder[no]["EARN"], byOrder[no]["REVERSE"])...)
 	}
 	for user, balance := range b.balance {
 		if balance != sums[user] {
 			broken = append(broken, fmt.Sprintf("I4: user %d has balance %d, ledger %d", user, balance, sums[user]))
 		}
+	}
+	return broken
+}
+
+func (o orderRow) violations(earns, reverses []recordRow) (broken []string) {
+	bad := func(invariant string) {
+		broken = append(broken, fmt.Sprintf("%s: order %+v has %+v and %+v", invariant, o, earns, reverses))
+	}
+	if len(earns) != 1 {
+		bad("I1")
+		return broken
+	}
+	earn := earns[0]
+	cancelled := o.Status == "CANCELLED"
+	overtaken := cancelled && earn.MsgID == "void:"+o.OrderNo && earn.Points == 0
+	if earn.UserID != o.UserID || !overtaken && (earn.Points != o.AmountCents/100 || earn.MsgID != o.MsgID) {
+		bad("I1")
+	}
+	switch {
+	case !cancelled && len(reverses) > 0, cancelled && len(reverses) != 1:
+		bad("I3")
+	case cancelled && (reverses[0].Points != -earn.Points || reverses[0].UserID != o.UserID):
+		bad("I3")
 	}
 	return broken
 }
@@ -103,12 +124,16 @@ func (s *site) requireBooks(t testing.TB, all []wish) books {
 	t.Helper()
 	b := s.readBooks(t)
 	require.Empty(t, b.violations())
-	byKey := map[string]int{}
+	byKey := map[string][]string{}
 	for _, o := range b.orders {
-		byKey[o.IdempotencyKey]++
+		byKey[o.IdempotencyKey] = append(byKey[o.IdempotencyKey], o.Status)
 	}
 	for _, w := range all {
-		require.Equal(t, 1, byKey[w.Key], "I7: orders under key %s", w.Key)
+		want := "CREATED"
+		if w.Cancel {
+			want = "CANCELLED"
+		}
+		require.Equal(t, []string{want}, byKey[w.Key], "I7: orders under key %s", w.Key)
 	}
 	require.Len(t, b.orders, len(all))
 	return b

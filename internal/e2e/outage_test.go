@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,7 +20,8 @@ func alternating(i int) string {
 
 // A thousand orders, half of each delivery, from eight clients that repeat their key until they have an answer. At
 // seeded moments, while requests are in flight, the API, the relay or the broker is killed; the broker stays away for
-// a while. Then every order in the table is credited exactly once, and nothing else is.
+// a while. Every fifth order is cancelled by whoever made it. Then every other order in the table is credited exactly once,
+// a cancelled one ends with net zero, and nothing else is credited.
 func TestOutagesAndKills(t *testing.T) {
 	t.Parallel()
 	const seed, orders = 20261130, 1000
@@ -29,7 +29,7 @@ func TestOutagesAndKills(t *testing.T) {
 	c := startCluster(t, embeddedSite(t))
 	relay := c.role(t, "relay")
 	require.NotNil(t, relay)
-	all := wishes(orders, alternating)
+	all := cancelling(5, wishes(orders, alternating))
 	crowd := newCrowd(c.api.api, all)
 
 	kills := map[string]int{}
@@ -108,8 +108,8 @@ func (c *crowd) insist(w wish) {
 	pause := time.NewTicker(20 * time.Millisecond)
 	defer pause.Stop()
 	for {
-		a, err := w.post(c.api.Load().(string))
-		if err == nil && (a.Status == http.StatusCreated || a.Status == http.StatusOK) {
+		a, err := w.once(c.api.Load().(string))
+		if err == nil && a.made() {
 			c.answers.Add(1)
 			if w.Delivery != a.Via {
 				c.fellBack.Add(1)
