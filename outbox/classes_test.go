@@ -471,3 +471,38 @@ func TestPacedDrain(t *testing.T) {
 		require.Greater(t, at[i].Sub(at[i-30]), 40*time.Millisecond, "no spike")
 	}
 }
+
+// TestDrainLetsFreshEventsPass: while the backlog of an outage is drained at its limited rate, what is written then is
+// sent with one of the next two batches.
+func TestDrainLetsFreshEventsPass(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		for _, ordered := range []bool{false, true} {
+			db := e.db(t)
+			require.NoError(t, db.Write.Exec("DELETE FROM t_event_record").Error)
+			require.NoError(t, db.Write.Exec("DELETE FROM t_local").Error)
+			write(t, db, "OLD", 100)
+			sink := newFakeSink(nil)
+			cfg := testConfig(t, db, sink)
+			cfg.Claim, cfg.Batch = mode, 4
+			if ordered {
+				cfg.Ordered = map[string]HeadOfLine{"main": HeadOfLineBlock}
+			}
+			r := newTestRelay(t, cfg)
+			l := r.loops[0]
+			next := func() { l.pace.next = time.Time{}; mustOnce(t, r) } // the rate is the matter of another test
+			l.pace.start(time.Now())
+			for i := range 5 {
+				write(t, db, fmt.Sprintf("NEW%d-", i), 2)
+				next()
+				next()
+				require.True(t, l.pace.active)
+				for _, subject := range []string{"0", "1"} {
+					require.Equal(t, StatusSuccess, entryOf(t, db, fmt.Sprintf("NEW%d-%s", i, subject)).Status)
+				}
+			}
+			require.GreaterOrEqual(t, sink.count()["OLD0"], 1, "the backlog goes on from its old end")
+			require.GreaterOrEqual(t, sink.count()["OLD19"], 1)
+		}
+	})
+}

@@ -153,7 +153,7 @@ func (l *loop) claim(ctx context.Context, probe bool) (c claim, alone bool, err 
 	if probe {
 		limit = 1
 	}
-	c, err = l.take(ctx, claimRequest{limit: limit, avoid: sorted(l.suspects.ids)})
+	c, err = l.take(ctx, claimRequest{limit: limit, avoid: sorted(l.suspects.ids), newest: !probe && l.pace.freshTurn()})
 	if err != nil || c.found > 0 || l.suspects.len() == 0 {
 		return c, !probe && c.found == 1 && !c.full && l.suspects.len() == 0, err
 	}

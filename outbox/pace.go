@@ -8,6 +8,7 @@ type pace struct {
 	perSecond int
 	active    bool
 	next      time.Time // when the next batch may be claimed
+	fresh     bool      // whose turn it is
 }
 
 func (p *pace) start(now time.Time) { p.active, p.next = true, now }
@@ -19,6 +20,13 @@ func (p *pace) limit(batch int) int {
 		return batch
 	}
 	return min(batch, max(1, p.perSecond/10))
+}
+
+// freshTurn reports whether the next batch is for the newest records instead of the oldest. While a backlog is drained
+// every other one is: what is written meanwhile does not wait behind it.
+func (p *pace) freshTurn() bool {
+	p.fresh = p.active && !p.fresh
+	return p.fresh
 }
 
 // spend accounts for n records claimed at now.
