@@ -108,6 +108,7 @@ type Order struct {
 type Outbox struct {
 	Sink            string        `yaml:"sink" env:"SINK"`
 	Batch           int           `yaml:"batch" env:"BATCH"`
+	BatchMax        int           `yaml:"batch_max" env:"BATCH_MAX"`
 	Lease           time.Duration `yaml:"lease" env:"LEASE"`
 	Claim           string        `yaml:"claim" env:"CLAIM"`
 	SendTimeout     time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
@@ -190,7 +191,7 @@ func (c Config) validateTimes() (errs []error) {
 	if c.Broker.CheckMax < 1 {
 		errs = append(errs, errors.New("broker.check_max: must be at least 1"))
 	}
-	for key, n := range map[string]int{"batch": c.Outbox.Batch, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate} {
+	for key, n := range map[string]int{"batch": c.Outbox.Batch, "batch_max": c.Outbox.BatchMax, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate} {
 		if n < 1 {
 			errs = append(errs, fmt.Errorf("outbox.%s: must be at least 1", key))
 		}

@@ -43,6 +43,10 @@ type RelayConfig struct {
 	Claim ClaimMode
 	// Batch is the largest number of records of one claim. Defaults to 20.
 	Batch int
+	// BatchMax is what a batch grows to while there is a backlog: it doubles with every claim that comes back full, and
+	// is Batch again after one that does not or a batch that fails. Defaults to 500, or Batch if that is more; negative
+	// means that batches do not grow. At most 1000.
+	BatchMax int
 	// Lease is how long a claim lasts unless renewed, by the database's clock. Defaults to 10 min.
 	Lease time.Duration
 	// SendTimeout bounds one Send. Defaults to 5 s; at most a third of Lease, or the relay is refused.
@@ -90,6 +94,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 		c.Claim = cmp.Or(c.Claim, defaultClaimMode(c.DB.Dialect))
 	}
 	c.Batch = cmp.Or(c.Batch, 20)
+	c.BatchMax = max(cmp.Or(c.BatchMax, 500), c.Batch)
 	c.Lease = cmp.Or(c.Lease, 10*time.Minute)
 	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Second)
 	c.StatementTimeout = cmp.Or(c.StatementTimeout, min(5*time.Second, c.Lease/3))
@@ -157,6 +162,8 @@ func (c RelayConfig) validate() error {
 		return fmt.Errorf("outbox: RelayConfig.StatementTimeout %v must be below half of the lease %v", c.StatementTimeout, c.Lease)
 	case c.Batch < 1 || c.Batch > 1000:
 		return fmt.Errorf("outbox: RelayConfig.Batch %d is not between 1 and 1000", c.Batch)
+	case c.BatchMax > 1000:
+		return fmt.Errorf("outbox: RelayConfig.BatchMax %d is above 1000", c.BatchMax)
 	case c.Jitter >= 1:
 		return fmt.Errorf("outbox: RelayConfig.Jitter %v is not below 1", c.Jitter)
 	case c.PollMax < c.PollMin:

@@ -125,6 +125,7 @@ func (l *loop) sendChunk(soft, hard context.Context, r *round, rows []row) {
 			l.failed(hard, r, failure{row: rows[0], began: began, err: err}, result)
 			return
 		}
+		l.batch = l.cfg.Batch // so that a bad event makes few single sends
 		l.log.Info("batch failed, sending one by one", zap.String("result", string(result)), zap.Int("events", len(rows)), zap.Error(err))
 		l.sendSingles(soft, hard, r, rows)
 	}
@@ -204,6 +205,7 @@ func (l *loop) unreachable(r *round, err error) {
 		return
 	}
 	r.over, r.down = true, true
+	l.batch = l.cfg.Batch
 	if l.breaker.state(time.Now()) == breakerClosed {
 		l.log.Warn("sink is unreachable", zap.Error(err))
 	}

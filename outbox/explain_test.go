@@ -82,12 +82,12 @@ func TestEveryStatementUsesItsIndex(t *testing.T) {
 			"put off":          {sqlPutOff, []any{now, "x", list, "me"}, ""},
 			"retry":            {sqlRetry, []any{1, off, now, "x", 100001, "me"}, ""},
 			"fail":             {sqlFail, []any{1, now, "x", 100001, "me"}, ""},
-			"expired":          {sqlExpired, []any{200}, "idx_status_lease_until"},
+			"expired":          {sqlExpired, []any{200}, "idx_status_next_retry"},
 			"reclaim":          {sqlReclaim, []any{list, "me"}, ""},
 			"bury":             {sqlBury, []any{now, "x", list, "me"}, ""},
 			"backlog":          {sqlBacklog, nil, "idx_status_next_retry"},
 			"counts":           {sqlCounts, nil, "idx_status_next_retry"},
-			"overdue":          {sqlOverdue, nil, "idx_status_lease_until"},
+			"overdue":          {sqlOverdue, nil, "idx_status_next_retry"},
 			"ages":             {sqlAges, []any{list}, ""},
 		}
 		if db.Dialect == database.MySQL {

@@ -199,7 +199,7 @@ func (s probedSink) Probe(ctx context.Context) error { return s.probe(ctx) }
 func testConfig(t testing.TB, db *database.DB, sinks ...Sink) RelayConfig {
 	t.Helper()
 	return RelayConfig{
-		DB: db, Sinks: sinks, Lease: 3 * time.Second, SendTimeout: time.Second, StatementTimeout: time.Second,
+		DB: db, Sinks: sinks, BatchMax: -1, Lease: 3 * time.Second, SendTimeout: time.Second, StatementTimeout: time.Second,
 		ReclaimInterval: 50 * time.Millisecond, BackoffBase: 5 * time.Millisecond, PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond,
 		Breaker: BreakerConfig{OpenMin: 10 * time.Millisecond, OpenMax: 50 * time.Millisecond}, DrainRate: 10000,
 		StatsInterval: 20 * time.Millisecond, Instance: "test", Logger: zap.NewNop(),

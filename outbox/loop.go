@@ -19,6 +19,7 @@ type loop struct {
 	name    string
 	nudge   chan struct{}
 
+	batch    int // size of the next, grown while there is a backlog
 	breaker  breaker
 	pace     pace
 	order    *order // nil unless the sink keeps the order of its keys
@@ -35,7 +36,7 @@ type loop struct {
 func newLoop(cfg RelayConfig, s store, m *relayMetrics, sink Sink) *loop {
 	l := &loop{
 		cfg: cfg, store: s, metrics: m.sink(sink.Name()), log: cfg.Logger.With(zap.String("sink", sink.Name())),
-		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1),
+		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1), batch: cfg.Batch,
 		breaker: breaker{cfg: cfg.Breaker}, pace: pace{perSecond: cfg.DrainRate},
 	}
 	if policy, ok := cfg.Ordered[l.name]; ok {
@@ -120,6 +121,7 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	l.pace.spend(now, len(c.rows))
 	suspect := l.suspects.has(c.rows[0].id)
 	l.cfg.Hooks.AfterClaim()
+	l.grow(c)
 	err = l.deliver(soft, hard, c, probe, alone)
 	l.suspectsTurn = !suspect && l.lastSuccess.After(now)
 	res := roundResult{claimed: len(c.rows), more: c.full}
@@ -127,6 +129,15 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 		res.pause = l.cfg.PollMin
 	}
 	return res, err
+}
+
+// grow makes the next batch larger if this one was full: with a backlog, statements and sends are what costs.
+func (l *loop) grow(c claim) {
+	if c.full && len(c.rows) >= l.batch/2 {
+		l.batch = min(2*l.batch, l.cfg.BatchMax)
+		return
+	}
+	l.batch = l.cfg.Batch
 }
 
 // lostRace is the result of a claim without rows. If there were candidates, another relay took them all; going on
@@ -149,7 +160,7 @@ func (l *loop) claim(ctx context.Context, probe bool) (c claim, alone bool, err 
 			return c, false, err
 		}
 	}
-	limit := l.pace.limit(l.cfg.Batch)
+	limit := l.pace.limit(l.batch)
 	if probe {
 		limit = 1
 	}

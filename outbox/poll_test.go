@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,4 +98,28 @@ func TestLostRaceIsFollowedByAShortPause(t *testing.T) {
 		require.Equal(t, 2, mustOnce(t, r).claimed)
 		require.Zero(t, mustOnce(t, r).pause, "nothing is due, so no race was lost")
 	})
+}
+
+// TestBatchesGrowWithABacklog up to their limit, and are small again when it is gone or a batch fails.
+func TestBatchesGrowWithABacklog(t *testing.T) {
+	t.Parallel()
+	e := newSQLite(t)
+	db := e.db(t)
+	write(t, db, "A", 40)
+	sink := newFakeSink(nil)
+	cfg := testConfig(t, db, sink)
+	cfg.Batch, cfg.BatchMax = 2, 10
+	r := newTestRelay(t, cfg)
+	untilIdle(t, r)
+	require.Equal(t, []int{2, 4, 8, 10, 10, 6}, sink.sizes())
+	write(t, db, "B", 30)
+	for range 3 {
+		mustOnce(t, r)
+	}
+	require.Equal(t, []int{2, 4, 8}, sink.sizes()[6:])
+	sink.answer = poison("B14", func() error { return Refused(errors.New("no")) })
+	mustOnce(t, r)
+	require.Equal(t, 10, sink.sizes()[9])
+	mustOnce(t, r)
+	require.Len(t, sink.all()[len(sink.all())-1], 2)
 }

@@ -22,7 +22,7 @@ const (
 	sqlBacklog = `SELECT status, sink, COUNT(*), MIN(id) FROM t_event_record {by due}
  WHERE status IN ('FAIL', 'SENDING', 'WAIT') GROUP BY status, sink`
 
-	sqlOverdue = `SELECT COUNT(*) FROM t_event_record {by lease} WHERE status = 'SENDING' AND lease_until <= {now}`
+	sqlOverdue = `SELECT COUNT(*) FROM t_event_record {by due} WHERE status = 'SENDING' AND lease_until <= {now}`
 
 	sqlAges = `SELECT id, {age} FROM t_event_record WHERE id IN ?`
 

@@ -142,7 +142,7 @@ func TestMigrateAndDoctor(t *testing.T) {
 	dir := t.TempDir()
 	code, out, err := run("migrate", "up", "--data", dir)
 	require.Zero(t, code, err)
-	require.Equal(t, "order: at version 1\noutbox: at version 1\ncheckback: at version 1\npoints: at version 1\n", out)
+	require.Equal(t, "order: at version 1\noutbox: at version 1\ncheckback: at version 1\ntxlog: at version 1\npoints: at version 1\n", out)
 	code, _, err = run("migrate", "up", "--data", dir)
 	require.Zero(t, code, err)
 

@@ -100,7 +100,7 @@ func plans(database string) []doctor.Plan {
 		{Index: "uk_msg_id", Query: "SELECT id FROM t_order WHERE msg_id > 'x'"},
 		{Index: "uk_idempotency", Query: "SELECT id FROM t_order WHERE user_id = 1 AND idempotency_key > 'x'"},
 		{Index: "idx_status_next_retry", Query: "SELECT id FROM t_event_record WHERE status = 'WAIT' AND sink = 'x' AND next_retry_time <= '2000-01-01' ORDER BY next_retry_time, id LIMIT 20"},
-		{Index: "idx_status_lease_until", Query: "SELECT id FROM t_event_record WHERE status = 'SENDING' AND lease_until <= '2000-01-01' ORDER BY lease_until, id LIMIT 20"},
+		{Index: "idx_status_next_retry", Query: "SELECT id FROM t_event_record WHERE status = 'SENDING' AND lease_until <= '2000-01-01' LIMIT 20"},
 		{Index: "uk_msg_sink", Query: "SELECT id FROM t_event_record WHERE msg_id > 'x'"},
 	}
 }

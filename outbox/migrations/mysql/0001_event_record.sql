@@ -26,7 +26,6 @@ CREATE TABLE t_event_record (
     UNIQUE KEY uk_msg_sink (msg_id, sink),
     UNIQUE KEY uk_biz_event_sink (biz_no, event_type, sink),
     KEY idx_status_next_retry (status, sink, next_retry_time, id),
-    KEY idx_status_lease_until (status, lease_until, id),
     KEY idx_key_version (sink, partition_key, aggregate_version),
     CONSTRAINT ck_event_record_status CHECK (status IN ('WAIT', 'SENDING', 'SUCCESS', 'FAIL')),
     CONSTRAINT ck_event_record_lease CHECK (status <> 'SENDING' OR (claim_owner IS NOT NULL AND lease_until IS NOT NULL))

@@ -28,7 +28,6 @@ CREATE TABLE t_event_record (
 CREATE UNIQUE INDEX uk_msg_sink ON t_event_record (msg_id, sink);
 CREATE UNIQUE INDEX uk_biz_event_sink ON t_event_record (biz_no, event_type, sink);
 CREATE INDEX idx_status_next_retry ON t_event_record (status, sink, next_retry_time, id);
-CREATE INDEX idx_status_lease_until ON t_event_record (status, lease_until, id);
 CREATE INDEX idx_key_version ON t_event_record (sink, partition_key, aggregate_version);
 
 -- +goose Down
