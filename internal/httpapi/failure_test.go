@@ -145,18 +145,33 @@ func TestCanceledByTheClient(t *testing.T) {
 	require.Zero(t, f.logs.Filter(func(e observedEntry) bool { return e.Level >= zap.WarnLevel }).Len())
 }
 
-// The request's own deadline ends work that takes too long.
+// The request's own deadline ends work that takes too long; one that only reads has a shorter one.
 func TestRequestTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newStubbed(t, getFunc(func(ctx context.Context, _ string) (order.Order, error) {
+	interrupted := errors.New("interrupted")
+	for _, tc := range []struct {
+		name    string
+		orders  Orders
+		request *http.Request
+		timeout time.Duration
+	}{
+		{"create", createFunc(func(ctx context.Context, _ order.CreateRequest) (order.Order, bool, error) {
 			<-ctx.Done()
-			return order.Order{}, errors.New("interrupted")
-		}))
-		start := time.Now()
-		w := call(t, f, httptest.NewRequest(http.MethodGet, "/api/v1/orders/ORDER1", nil))
-		requireProblem(t, w, http.StatusServiceUnavailable, "unavailable")
-		require.Equal(t, defaultRequestTimeout, time.Since(start))
-	})
+			return order.Order{}, false, interrupted
+		}), post(goodBody), defaultRequestTimeout},
+		{"read", getFunc(func(ctx context.Context, _ string) (order.Order, error) {
+			<-ctx.Done()
+			return order.Order{}, interrupted
+		}), httptest.NewRequest(http.MethodGet, "/api/v1/orders/ORDER1", nil), defaultReadTimeout},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newStubbed(t, tc.orders)
+				start := time.Now()
+				requireProblem(t, call(t, f, tc.request), http.StatusServiceUnavailable, "unavailable")
+				require.Equal(t, tc.timeout, time.Since(start))
+			})
+		})
+	}
 }
 
 func TestOverload(t *testing.T) {
@@ -202,6 +217,7 @@ func TestPublicRefusesBadConfig(t *testing.T) {
 		{Points: p},
 		{Orders: orders, Points: p, MaxInFlight: -1},
 		{Orders: orders, Points: p, RequestTimeout: -1},
+		{Orders: orders, Points: p, ReadTimeout: -1},
 	} {
 		_, err := Public(cfg)
 		require.Error(t, err)
