@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/uuid"
@@ -43,6 +44,9 @@ type Event struct {
 	TraceParent string
 	// Destination is the topic; empty means the publisher's own. It is not part of the envelope.
 	Destination string
+	// Headers are properties of the message for whoever routes or filters it; they are not part of the envelope, so a
+	// message that is rebuilt from its row lacks them. A name needs a small letter, see ReservedHeader. Optional.
+	Headers map[string]string
 	// Data is the payload, a JSON document.
 	Data json.RawMessage
 }
@@ -80,13 +84,24 @@ const (
 // Such a message can never be handled: it belongs to the dead letters.
 var ErrBadEnvelope = errors.New("halfbox: not a valid event envelope")
 
-// validate checks what every strategy and every sink can carry. Type and Subject become message properties: RocketMQ
-// separates these by control characters and keys by spaces, and checks neither.
+// validate checks what every strategy and every sink can carry, so that an event that one takes is taken by its
+// fallback too. Type and Subject become message properties: RocketMQ separates keys by spaces and tags by bars.
 func (ev Event) validate() error {
-	for name, value := range map[string]string{"type": ev.Type, "subject": ev.Subject} {
-		if value == "" || strings.ContainsFunc(value, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-			return fmt.Errorf("halfbox: %s %q of event is empty or holds a space or a control character", name, value)
+	for _, f := range []struct{ name, value, not string }{
+		{"type", ev.Type, "|"}, {"subject", ev.Subject, ""},
+	} {
+		bad := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune(f.not, r) }
+		if f.value == "" || strings.ContainsFunc(f.value, bad) {
+			return fmt.Errorf("halfbox: %s %q of event is empty or holds a space, a bar or a control character", f.name, f.value)
 		}
+	}
+	for _, f := range []struct{ name, value string }{{"type", ev.Type}, {"subject", ev.Subject}, {"partition key", ev.PartitionKey}} {
+		if !utf8.ValidString(f.value) || utf8.RuneCountInString(f.value) > MaxName {
+			return fmt.Errorf("halfbox: %s of event %.20q is longer than %d characters or not valid UTF-8", f.name, ev.Type, MaxName)
+		}
+	}
+	if err := ev.validateHeaders(); err != nil {
+		return err
 	}
 	if !json.Valid(ev.Data) {
 		return fmt.Errorf("halfbox: data of event %s is not a JSON document", ev.Type)
@@ -95,8 +110,8 @@ func (ev Event) validate() error {
 }
 
 // Encode returns the body of ev sent as message msgID: a CloudEvents 1.0 event in the JSON format. It refuses an
-// event without Type, Source, Subject or a JSON document as Data, and a Type or Subject with spaces or control
-// characters.
+// event without Type, Source, Subject or a JSON document as Data, a Type or Subject with spaces or control
+// characters, names longer than MaxName, and Headers that are reserved, unfit for the wire or too large.
 func Encode(ev Event, msgID string) ([]byte, error) {
 	if err := ev.validate(); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package halfbox_test
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,11 +64,59 @@ func TestEncodeRefusesIncompleteEvents(t *testing.T) {
 		"no source": func(e *halfbox.Event) { e.Source = "" }, "broken data": func(e *halfbox.Event) { e.Data = json.RawMessage(`{`) },
 		"two keys": func(e *halfbox.Event) { e.Subject = "A1 A2" }, "separator": func(e *halfbox.Event) { e.Subject = "A1\x01TAGS" },
 		"separator in the type": func(e *halfbox.Event) { e.Type = "a\x02b" }, "relative schema": func(e *halfbox.Event) { e.DataSchema = "1" },
+		"tag expression":       func(e *halfbox.Event) { e.Type = "a||b" },
+		"long type":            func(e *halfbox.Event) { e.Type = strings.Repeat("x", halfbox.MaxName+1) },
+		"long subject":         func(e *halfbox.Event) { e.Subject = strings.Repeat("x", halfbox.MaxName+1) },
+		"long partition key":   func(e *halfbox.Event) { e.PartitionKey = strings.Repeat("x", halfbox.MaxName+1) },
+		"subject not UTF-8":    func(e *halfbox.Event) { e.Subject = "A1\xff" },
+		"separator in a trace": func(e *halfbox.Event) { e.TraceParent = "00\x01" },
 	} {
 		bad := good
 		change(&bad)
 		_, err := halfbox.Encode(bad, "id")
 		require.Error(t, err, name)
+	}
+}
+
+// What RocketMQ's client and broker read themselves must not come from an event: each of these changes what becomes of
+// a message, and the client would send all of them.
+func TestReservedHeadersAreRefused(t *testing.T) {
+	for _, name := range []string{
+		"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRAN_MSG", "PGROUP", "REAL_TOPIC",
+		"REAL_QID", "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES",
+		"TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_PREPARED_QUEUE_OFFSET", "INNER_NUM", "DUP_INFO",
+		"SHARDING_KEY", "__SHARDINGKEY", "__transactionId__", "POP_CK", "CLUSTER", "MSG_REGION", "TRACE_ON", "BUYER_ID", "TTL", "",
+		"content-type", "traceparent", "__halfbox_warmup",
+	} {
+		require.True(t, halfbox.ReservedHeader(name), name)
+		_, err := halfbox.Encode(withHeader(name, "1"), "id")
+		require.ErrorContains(t, err, "reserved", name)
+		require.ErrorContains(t, err, "small letters", "the error says what to do")
+	}
+	_, err := halfbox.Encode(withHeader("tenant", "blue"), "id")
+	require.NoError(t, err)
+}
+
+func TestHeadersUnfitForTheWireAreRefused(t *testing.T) {
+	for name, ev := range map[string]halfbox.Event{
+		"separator in a value": withHeader("tenant", "a\x01b"), "property separator": withHeader("tenant", "a\x02DELAY\x013"),
+		"separator in a name": withHeader("ten\x01ant", "a"), "empty value": withHeader("tenant", ""), "not UTF-8": withHeader("tenant", "\xff"),
+		"space in a name": withHeader("the tenant", "a"), "too large": withHeader("tenant", strings.Repeat("x", halfbox.MaxProperties)),
+	} {
+		_, err := halfbox.Encode(ev, "id")
+		require.Error(t, err, name)
+	}
+	used := len("order.created") + len("A1") + 6 + len("tenant") + 2
+	_, err := halfbox.Encode(withHeader("tenant", strings.Repeat("x", halfbox.MaxProperties-used)), "id")
+	require.NoError(t, err, "up to the limit")
+	_, err = halfbox.Encode(withHeader("tenant", strings.Repeat("x", halfbox.MaxProperties-used+1)), "id")
+	require.ErrorContains(t, err, "the limit is")
+}
+
+func withHeader(name, value string) halfbox.Event {
+	return halfbox.Event{
+		Type: "order.created", Source: "/x", Subject: "A1", Time: time.Now(), DataSchema: "urn:x:1", Data: json.RawMessage(`{}`),
+		Headers: map[string]string{name: value},
 	}
 }
 

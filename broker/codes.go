@@ -23,6 +23,7 @@ const (
 	codeUnlockBatchMQ          = 42
 	codeGetRoute               = 105
 	codeGetClusterInfo         = 106
+	codeGetProducerConnections = 204
 	codeGetAllTopics           = 206
 	codeSendMessageV2          = 310
 	codeSendBatchMessage       = 320

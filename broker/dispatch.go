@@ -147,6 +147,8 @@ func handlerOf(code int) func(*Broker, *request) {
 		return (*Broker).handleRoute
 	case codeGetClusterInfo:
 		return (*Broker).handleClusterInfo
+	case codeGetProducerConnections:
+		return (*Broker).handleProducerConnections
 	case codeGetAllTopics:
 		return (*Broker).handleAllTopics
 	}

@@ -16,7 +16,7 @@ type groups struct {
 }
 
 type producerGroup struct {
-	members []*conn
+	members []member // one for each connection
 	next    int
 }
 
@@ -42,7 +42,7 @@ func (g *groups) announce() {
 	g.changed = make(chan struct{})
 }
 
-func (g *groups) addProducer(group string, c *conn) {
+func (g *groups) addProducer(group, clientID string, c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.producers[group]
@@ -50,10 +50,14 @@ func (g *groups) addProducer(group string, c *conn) {
 		p = &producerGroup{}
 		g.producers[group] = p
 	}
-	if !slices.Contains(p.members, c) {
-		p.members = append(p.members, c)
+	if !p.has(c) {
+		p.members = append(p.members, member{c, clientID})
 		g.announce()
 	}
+}
+
+func (p *producerGroup) has(c *conn) bool {
+	return slices.ContainsFunc(p.members, func(m member) bool { return m.c == c })
 }
 
 // addConsumer returns the connections to notify: all of the group when a member
@@ -97,10 +101,10 @@ func (g *groups) removeProducer(group string, c *conn) {
 
 func (g *groups) dropProducer(group string, c *conn) {
 	p := g.producers[group]
-	if p == nil || !slices.Contains(p.members, c) {
+	if p == nil || !p.has(c) {
 		return
 	}
-	p.members = slices.DeleteFunc(p.members, func(m *conn) bool { return m == c })
+	p.members = slices.DeleteFunc(p.members, func(m member) bool { return m.c == c })
 	if len(p.members) == 0 {
 		delete(g.producers, group)
 	}
@@ -160,11 +164,21 @@ func (g *groups) nextProducer(group string) *conn {
 		return nil
 	}
 	for range p.members {
-		c := p.members[p.next%len(p.members)]
+		c := p.members[p.next%len(p.members)].c
 		p.next++
 		if !c.closed.Load() && !c.slow() {
 			return c
 		}
+	}
+	return nil
+}
+
+// producerMembers returns the members of a producer group; none when it is not connected.
+func (g *groups) producerMembers(group string) []member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p := g.producers[group]; p != nil {
+		return slices.Clone(p.members)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (b *Broker) handleHeartbeat(r *request) {
 		return
 	}
 	for _, p := range hb.Producers {
-		b.groups.addProducer(p.GroupName, r.c)
+		b.groups.addProducer(p.GroupName, hb.ClientID, r.c)
 	}
 	for _, c := range hb.Consumers {
 		subs := make(map[string]subscription, len(c.Subscriptions))
@@ -107,4 +107,25 @@ func (b *Broker) handleConsumerList(r *request) {
 	b.after(wait, func() {
 		r.ok(nil, mustJSON(map[string]any{"consumerIdList": b.groups.consumerIDs(group)}))
 	})
+}
+
+// handleProducerConnections names the connections that can be asked about a
+// producer group's halves.
+func (b *Broker) handleProducerConnections(r *request) {
+	type connection struct {
+		ClientID   string `json:"clientId"`
+		ClientAddr string `json:"clientAddr"`
+		Language   string `json:"language"`
+		Version    int    `json:"version"`
+	}
+	group := r.cmd.Ext["producerGroup"]
+	connections := []connection{}
+	for _, m := range b.groups.producerMembers(group) {
+		connections = append(connections, connection{m.clientID, m.c.remote, "GO", protocolVersion})
+	}
+	if len(connections) == 0 {
+		r.answer(respSystemError, fmt.Sprintf("the producer group[%s] not exist", group), nil, nil)
+		return
+	}
+	r.ok(nil, mustJSON(map[string]any{"connectionSet": connections}))
 }

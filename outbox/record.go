@@ -40,17 +40,15 @@ type Record struct {
 
 // Header names that the writer sets.
 const (
-	HeaderContentType = "content-type"
-	HeaderTraceParent = "traceparent"
+	HeaderContentType = halfbox.HeaderContentType
+	HeaderTraceParent = halfbox.HeaderTraceParent
 )
-
-const contentTypeCloudEvent = "application/cloudevents+json"
 
 // Widths of the columns, in characters.
 const (
 	maxMsgID       = 64
 	maxSink        = 64
-	maxName        = 128 // event_type, biz_no, aggregate_id, partition_key
+	maxName        = halfbox.MaxName // event_type, biz_no, aggregate_id, partition_key
 	maxDestination = 255
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -163,7 +164,7 @@ func (w *Writer) record(ev halfbox.Event, at halfbox.Attempt) (newRecord, error)
 		Record: Record{
 			MsgID: at.MsgID, EventType: ev.Type, BizNo: ev.Subject, Destination: ev.Destination,
 			PartitionKey: ev.PartitionKey, AggregateVersion: ev.AggregateVersion, Payload: body,
-			Headers: map[string]string{HeaderContentType: contentTypeCloudEvent},
+			Headers: map[string]string{HeaderContentType: halfbox.ContentType},
 		},
 		sink: w.cfg.Sink, aggregateID: ev.Subject, delivery: at.Delivery, createdAt: time.Now().UTC(),
 	}
@@ -177,6 +178,7 @@ func (w *Writer) record(ev halfbox.Event, at halfbox.Attempt) (newRecord, error)
 		return newRecord{}, fmt.Errorf("%w: sink %s keeps the order of its keys: the partition key must be the subject and the version at least 1, not %q and %d",
 			ErrInvalidEvent, r.sink, r.PartitionKey, r.AggregateVersion)
 	}
+	maps.Copy(r.Headers, ev.Headers) // none of them is one of the writer's own: Encode has refused those
 	if ev.TraceParent != "" {
 		r.Headers[HeaderTraceParent] = ev.TraceParent
 	}

@@ -34,10 +34,14 @@ type Config struct {
 	NameServers []string
 	// AccessKey and SecretKey are the cluster's ACL credentials; empty when it asks for none.
 	AccessKey, SecretKey string
-	// Group is the producer group: one per database, transaction producers only.
+	// Group is the producer group: one per service and database, transaction producers only. Any producer of the group
+	// is asked about any half message of it.
 	Group string
 	// Topic takes the events that name no destination.
 	Topic string
+	// MoreTopics are those that events name as their Destination. A topic that is not listed works too, but the
+	// producer is ready before the brokers that only that topic has know it.
+	MoreTopics []string
 	// Checker answers check-backs.
 	Checker Checker
 	// Fallback takes over when a half message cannot be stored; nil means ErrUnavailable.
@@ -104,11 +108,24 @@ func (c Config) validate() error {
 		return errors.New("txmsg: Config.Group is missing")
 	case c.Topic == "":
 		return errors.New("txmsg: Config.Topic is missing")
+	case c.MaxBody < 0:
+		return errors.New("txmsg: Config.MaxBody must be positive")
 	case c.HalfTimeout < 0 || c.LocalTimeout < 0:
 		return errors.New("txmsg: timeouts must be positive")
 	}
 	if _, err := rocketmq.NameServers(c.NameServers); err != nil {
 		return fmt.Errorf("txmsg: %w", err)
 	}
+	if err := rocketmq.CheckGroup(c.Group); err != nil {
+		return fmt.Errorf("txmsg: Config.Group: %w", err)
+	}
+	for _, topic := range c.topics() {
+		if err := rocketmq.CheckTopic(topic); err != nil {
+			return fmt.Errorf("txmsg: Config.Topic: %w", err)
+		}
+	}
 	return nil
 }
+
+// topics are those whose brokers must know the producer before it is ready.
+func (c Config) topics() []string { return append([]string{c.Topic}, c.MoreTopics...) }

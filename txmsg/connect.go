@@ -31,20 +31,31 @@ func (p *Producer) connect() {
 
 // hasRoute asks the name servers whether a client would find a broker.
 func (p *Producer) hasRoute() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.HalfTimeout)
+	ctx, cancel := context.WithTimeout(p.warming, p.cfg.HalfTimeout)
 	defer cancel()
-	creds := remoting.Credentials{AccessKey: p.cfg.AccessKey, SecretKey: p.cfg.SecretKey}
+	masters, err := p.masters(ctx, p.cfg.Topic)
+	if err != nil {
+		p.cfg.Logger.Debug("no route yet", zap.String("topic", p.cfg.Topic), zap.Error(err))
+	}
+	return len(masters) > 0
+}
+
+// masters asks one name server after another for the brokers that the client finds for a topic.
+func (p *Producer) masters(ctx context.Context, topic string) (masters []string, err error) {
 	for _, server := range p.cfg.NameServers {
-		for _, topic := range []string{p.cfg.Topic, defaultTopic} {
-			masters, err := remoting.Route(ctx, strings.TrimPrefix(server, "http://"), topic, creds)
+		for _, name := range []string{topic, defaultTopic} {
+			masters, err = remoting.Route(ctx, strings.TrimPrefix(server, "http://"), name, p.credentials())
 			if len(masters) > 0 {
-				return true
+				return masters, nil
 			}
 			if err != nil {
-				p.cfg.Logger.Debug("no route yet", zap.String("name_server", server), zap.String("topic", topic), zap.Error(err))
 				break
 			}
 		}
 	}
-	return false
+	return nil, err
+}
+
+func (p *Producer) credentials() remoting.Credentials {
+	return remoting.Credentials{AccessKey: p.cfg.AccessKey, SecretKey: p.cfg.SecretKey}
 }

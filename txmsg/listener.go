@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
@@ -33,26 +34,10 @@ func (l listener) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalT
 var errNotReturned = errors.New("txmsg: the local transaction ended its goroutine")
 
 // runLocal runs the local transaction and says what the broker is told.
-func (p *Producer) runLocal(a *attempt) (state primitive.LocalTransactionState) {
+func (p *Producer) runLocal(a *attempt) primitive.LocalTransactionState {
 	defer close(a.ended)
-	defer func() {
-		// A panic belongs to the caller's goroutine; InTx has rolled back by now.
-		if a.panicked = recover(); a.panicked != nil {
-			a.err = halfbox.RolledBack(fmt.Errorf("local transaction panicked: %v", a.panicked))
-			state = primitive.RollbackMessageState
-		}
-	}()
-	ctx, cancel := context.WithTimeout(a.ctx, p.cfg.LocalTimeout)
-	defer cancel()
 	began := time.Now()
-	a.err = halfbox.RolledBack(errNotReturned) // unless InTx says otherwise: runtime.Goexit runs only what is deferred
-	a.err = p.cfg.DB.InTx(ctx, func(tx *gorm.DB) error {
-		if err := a.local(tx, a.Attempt); err != nil {
-			return err
-		}
-		call(p.cfg.Hooks.BeforeLocalCommit)
-		return nil
-	})
+	p.inTx(a)
 	p.metrics.local.Observe(time.Since(began).Seconds())
 	switch {
 	case a.err == nil:
@@ -64,8 +49,37 @@ func (p *Producer) runLocal(a *attempt) (state primitive.LocalTransactionState) 
 	return primitive.RollbackMessageState
 }
 
-// CheckLocalTransaction is called by the client, one check at a time, when the broker asks.
-func (l listener) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
+// inTx sets the attempt's outcome.
+func (p *Producer) inTx(a *attempt) {
+	defer func() {
+		// A panic belongs to the caller's goroutine; InTx has rolled back by now.
+		if a.panicked = recover(); a.panicked != nil {
+			// Where it came from is lost when the caller's goroutine panics with the same value.
+			p.cfg.Logger.Error("local transaction panicked, rolled back", zap.String("msg_id", a.MsgID), zap.Any("panic", a.panicked), zap.ByteString("stack", debug.Stack()))
+			a.err = halfbox.RolledBack(fmt.Errorf("local transaction panicked: %v", a.panicked))
+		}
+	}()
+	ctx, cancel := context.WithTimeout(a.ctx, p.cfg.LocalTimeout)
+	defer cancel()
+	a.err = halfbox.RolledBack(errNotReturned) // unless InTx says otherwise: runtime.Goexit runs only what is deferred
+	a.err = p.cfg.DB.InTx(ctx, func(tx *gorm.DB) error {
+		if err := a.local(tx, a.Attempt); err != nil {
+			return err
+		}
+		call(p.cfg.Hooks.BeforeLocalCommit)
+		return nil
+	})
+}
+
+// CheckLocalTransaction is called by the client, one check at a time, when the broker asks. A panic that left it would
+// end the client's check loop for good.
+func (l listener) CheckLocalTransaction(m *primitive.MessageExt) (state primitive.LocalTransactionState) {
+	defer func() {
+		if v := recover(); v != nil {
+			l.p.cfg.Logger.Error("check-back panicked", zap.String("msg_id", m.MsgId), zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
+			state = primitive.UnkonwnState
+		}
+	}()
 	answer := l.p.cfg.Checker.Check(l.p.checks, checkback.Half{
 		MsgID:  m.GetProperty(primitive.PropertyUniqueClientMessageIdKeyIndex),
 		Type:   m.GetTags(),

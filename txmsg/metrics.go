@@ -20,7 +20,8 @@ const (
 )
 
 type metrics struct {
-	outcomes *prometheus.CounterVec
+	committed, rolledBack, unknown, unavailable, voided, fallback prometheus.Counter
+
 	lateAcks prometheus.Counter
 	half     prometheus.Histogram
 	local    prometheus.Histogram
@@ -28,10 +29,13 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 14)
+	outcomes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "halfbox_txmsg_publish_total", Help: "Events published as transactional messages, by outcome.",
+	}, []string{"outcome"})
 	m := &metrics{
-		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "halfbox_txmsg_publish_total", Help: "Events published as transactional messages, by outcome.",
-		}, []string{"outcome"}),
+		committed: outcomes.WithLabelValues(outcomeCommitted), rolledBack: outcomes.WithLabelValues(outcomeRolledBack),
+		unknown: outcomes.WithLabelValues(outcomeUnknown), unavailable: outcomes.WithLabelValues(outcomeUnavailable),
+		voided: outcomes.WithLabelValues(outcomeVoided), fallback: outcomes.WithLabelValues(outcomeFallback),
 		lateAcks: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "halfbox_txmsg_late_acks_total", Help: "Half messages acknowledged after their attempt was abandoned.",
 		}),
@@ -42,10 +46,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "halfbox_txmsg_local_seconds", Help: "Duration of local transactions, repetitions included.", Buckets: buckets,
 		}),
 	}
-	for _, o := range []string{outcomeCommitted, outcomeRolledBack, outcomeUnknown, outcomeUnavailable, outcomeVoided, outcomeFallback} {
-		m.outcomes.WithLabelValues(o)
-	}
-	for _, c := range []prometheus.Collector{m.outcomes, m.lateAcks, m.half, m.local} {
+	for _, c := range []prometheus.Collector{outcomes, m.lateAcks, m.half, m.local} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("txmsg: %w", err)
 		}
@@ -53,14 +54,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func outcomeOf(err error) string {
+func (m *metrics) outcome(err error) prometheus.Counter {
 	switch {
 	case err == nil:
-		return outcomeCommitted
+		return m.committed
 	case errors.Is(err, halfbox.ErrUnknown):
-		return outcomeUnknown
+		return m.unknown
 	case errors.Is(err, halfbox.ErrUnavailable):
-		return outcomeUnavailable
+		return m.unavailable
 	}
-	return outcomeRolledBack
+	return m.rolledBack
 }

@@ -21,10 +21,11 @@ var ErrStopped = errors.New("txmsg: producer is not running")
 // Producer sends events as transactional messages. Make one for the life of the process: the client behind it
 // leaves goroutines behind when it is shut down.
 type Producer struct {
-	cfg     Config
-	client  client.TransactionProducer
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	metrics *metrics
+	cfg      Config
+	instance string // the client's id ends in it
+	client   client.TransactionProducer
+	breaker  *gobreaker.TwoStepCircuitBreaker[struct{}]
+	metrics  *metrics
 
 	attempts  sync.Map    // msg_id -> *attempt, while its half message is on its way or its local transaction runs
 	connected atomic.Bool // the client has started
@@ -32,7 +33,8 @@ type Producer struct {
 	routed    chan struct{}   // closed when the topic's broker has been found
 	checks    context.Context // of check-backs; ends with Stop
 	endCheck  context.CancelFunc
-	stop      chan struct{}
+	warming   context.Context // of the warm-up; ends when Stop begins
+	endWarm   context.CancelFunc
 
 	mu      sync.Mutex // guards running and the Add of work against Stop's Wait
 	running bool
@@ -48,15 +50,17 @@ func New(cfg Config) (*Producer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	p := &Producer{cfg: cfg, stop: make(chan struct{}), routed: make(chan struct{}), breaker: newBreaker(cfg.Breaker)}
+	p := &Producer{cfg: cfg, routed: make(chan struct{}), breaker: newBreaker(cfg.Breaker)}
+	p.instance = rocketmq.InstanceName("txmsg")
 	p.checks, p.endCheck = context.WithCancel(context.Background())
+	p.warming, p.endWarm = context.WithCancel(context.Background())
 	var err error
 	if p.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, err
 	}
 	opts, err := rocketmq.ProducerConfig{
 		NameServers: cfg.NameServers, Credentials: rocketmq.Credentials{AccessKey: cfg.AccessKey, SecretKey: cfg.SecretKey},
-		Group: cfg.Group, SendTimeout: cfg.HalfTimeout,
+		Group: cfg.Group, SendTimeout: cfg.HalfTimeout, Instance: p.instance,
 	}.Options("txmsg")
 	if err != nil {
 		return nil, fmt.Errorf("txmsg: %w", err)
@@ -100,7 +104,7 @@ func (p *Producer) Stop(ctx context.Context) error {
 	started := p.running
 	p.running = false
 	p.mu.Unlock()
-	close(p.stop)
+	p.endWarm()
 	defer p.endCheck()
 	if !started {
 		return nil

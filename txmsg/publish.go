@@ -31,14 +31,14 @@ func (p *Producer) PublishInTx(ctx context.Context, ev halfbox.Event, local func
 	receipt, err := p.publishOnce(ctx, ev, local)
 	if errors.Is(err, halfbox.ErrVoided) {
 		// A check-back was faster than the local transaction. Its tombstone belongs to that attempt alone.
-		p.metrics.outcomes.WithLabelValues(outcomeVoided).Inc()
+		p.metrics.voided.Inc()
 		receipt, err = p.publishOnce(ctx, ev, local)
 	}
 	if errors.Is(err, errNotStored) && p.cfg.Fallback != nil {
-		p.metrics.outcomes.WithLabelValues(outcomeFallback).Inc()
+		p.metrics.fallback.Inc()
 		return p.cfg.Fallback.PublishInTx(ctx, ev, local)
 	}
-	p.metrics.outcomes.WithLabelValues(outcomeOf(err)).Inc()
+	p.metrics.outcome(err).Inc()
 	return receipt, err
 }
 
@@ -82,7 +82,10 @@ func (p *Producer) send(a *attempt, msg *primitive.Message) <-chan error {
 		defer func() {
 			if v := recover(); v != nil {
 				p.cfg.Logger.Error("RocketMQ client panicked while sending", zap.String("msg_id", a.MsgID), zap.Any("panic", v))
-				sent <- fmt.Errorf("%w: client panicked: %v", errNotStored, v)
+				select {
+				case sent <- fmt.Errorf("%w: client panicked: %v", errNotStored, v):
+				default: // it panicked after its verdict
+				}
 			}
 		}()
 		ctx, cancel := context.WithTimeout(a.ctx, p.cfg.HalfTimeout)

@@ -28,11 +28,14 @@ const (
 	CodeMinOffset      = 31
 	CodeRoute          = 105
 	CodeClusterInfo    = 106
+
+	CodeProducerConnections = 204
 )
 
 // The response codes that mean something here.
 const (
 	CodeOK              = 0
+	CodeSystemError     = 1
 	CodeNotSupported    = 3
 	CodeNoPermission    = 16
 	CodeTopicNotExist   = 17

@@ -52,3 +52,36 @@ func Resolver(addrs []string) (primitive.NsResolver, error) {
 	}
 	return primitive.NewPassthroughResolver(norm), nil
 }
+
+// The widths of names at the broker.
+const (
+	maxTopic = 127
+	maxGroup = 120
+)
+
+// CheckTopic refuses what no broker takes as a topic of messages that are sent to it: characters it does not know, and
+// the topics that it keeps for itself, retries and dead letters.
+func CheckTopic(topic string) error {
+	switch {
+	case !validName(topic, maxTopic):
+		return fmt.Errorf("topic %q: a name is 1 to %d letters, digits, underscores and dashes", topic, maxTopic)
+	case strings.HasPrefix(topic, "RMQ_SYS_"), strings.HasPrefix(topic, "rmq_sys_"), strings.HasSuffix(topic, "REPLY_TOPIC"),
+		topic == "TBW102", topic == "SCHEDULE_TOPIC_XXXX", topic == "BenchmarkTest", topic == "OFFSET_MOVED_EVENT", topic == "TRANS_CHECK_MAX_TIME_TOPIC", topic == "SELF_TEST_TOPIC":
+		return fmt.Errorf("topic %q belongs to the broker", topic)
+	}
+	return nil
+}
+
+// CheckGroup refuses what no broker takes as a group.
+func CheckGroup(group string) error {
+	if !validName(group, maxGroup) {
+		return fmt.Errorf("group %q: a name is 1 to %d letters, digits, underscores and dashes", group, maxGroup)
+	}
+	return nil
+}
+
+func validName(name string, limit int) bool {
+	return name != "" && len(name) <= limit && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
+}

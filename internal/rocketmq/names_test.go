@@ -1,6 +1,7 @@
 package rocketmq_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,5 +69,20 @@ func TestNewConsumerRefusesAnIncompleteConfig(t *testing.T) {
 		change(&cfg)
 		_, err := rocketmq.NewConsumer(cfg)
 		require.Error(t, err, name)
+	}
+}
+
+func TestCheckTopicAndGroup(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"ORDER_EVENT_TOPIC", "a", "a-b_9", strings.Repeat("x", 120)} {
+		require.NoError(t, rocketmq.CheckTopic(good))
+		require.NoError(t, rocketmq.CheckGroup(good))
+	}
+	for _, bad := range []string{"", "a b", "a.b", "a\x01", "a/b", "%RETRY%points", "%DLQ%points", "öl", strings.Repeat("x", 128)} {
+		require.Error(t, rocketmq.CheckTopic(bad), bad)
+		require.Error(t, rocketmq.CheckGroup(bad), bad)
+	}
+	for _, theirs := range []string{"TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer"} {
+		require.ErrorContains(t, rocketmq.CheckTopic(theirs), "belongs to the broker", theirs)
 	}
 }

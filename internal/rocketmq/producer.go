@@ -24,6 +24,8 @@ type ProducerConfig struct {
 	SendTimeout time.Duration
 	// Selector chooses the queue of each request. The client's own by default: one queue after another.
 	Selector producer.QueueSelector
+	// Instance is from InstanceName; one is made when it is empty. The client's id ends in it.
+	Instance string
 }
 
 // Options are the options every producer of the project has. The client's own retries are off: a retried send is a
@@ -33,11 +35,15 @@ func (c ProducerConfig) Options(purpose string) ([]producer.Option, error) {
 	if err != nil {
 		return nil, err
 	}
+	instance := c.Instance
+	if instance == "" {
+		instance = InstanceName(purpose)
+	}
 	opts := []producer.Option{
 		producer.WithNsResolver(resolver),
 		producer.WithCredentials(c.Credentials.client()),
 		producer.WithGroupName(c.Group),
-		producer.WithInstanceName(InstanceName(purpose)),
+		producer.WithInstanceName(instance),
 		producer.WithSendMsgTimeout(c.SendTimeout),
 		producer.WithRetry(0),
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
+	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/outbox"
 )
 
@@ -45,8 +46,8 @@ func message(r outbox.Record) (*primitive.Message, error) {
 	return m, err
 }
 
-// userProperty keeps headers from being taken for the broker's own properties, whose names have no small letters: a
-// header TRAN_MSG would make a half message of it.
+// userProperty keeps headers of records from being taken for the broker's own properties: a header TRAN_MSG would make
+// a half message of it. The writer refuses them, but a table can be written by anyone.
 func userProperty(name string) bool {
-	return strings.ContainsFunc(name, func(r rune) bool { return r >= 'a' && r <= 'z' })
+	return name == outbox.HeaderContentType || name == outbox.HeaderTraceParent || !halfbox.ReservedHeader(name)
 }
