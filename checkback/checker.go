@@ -69,6 +69,7 @@ const (
 	reasonBuried      = "buried"
 	reasonError       = "error"
 	reasonPanic       = "panic"
+	reasonDown        = "down"
 	reasonUnknownType = "unknown_type"
 )
 
@@ -89,7 +90,7 @@ func New(cfg Config) (*Checker, error) {
 	}, []string{"answer", "reason"})}
 	for reason, answer := range map[string]Answer{
 		reasonRow: Commit, reasonTombstone: Rollback, reasonSuperseded: Rollback, reasonBuried: Rollback,
-		reasonYoung: Unknown, reasonError: Unknown, reasonPanic: Unknown, reasonUnknownType: Unknown,
+		reasonYoung: Unknown, reasonError: Unknown, reasonPanic: Unknown, reasonDown: Unknown, reasonUnknownType: Unknown,
 	} {
 		c.answers.WithLabelValues(answer.String(), reason)
 	}
@@ -101,7 +102,8 @@ func New(cfg Config) (*Checker, error) {
 	return c, nil
 }
 
-// Check decides about a half message. It never panics and never takes much longer than the deadline.
+// Check decides about a half message. It never panics, and it returns soon after the deadline even when a Resolver
+// does not.
 func (c *Checker) Check(ctx context.Context, h Half) Answer { return c.check(ctx, h, c.cfg.Grace) }
 
 // Settle decides like Check about a half message that nobody will ask about again: it spares no young transaction,
@@ -116,33 +118,50 @@ func (c *Checker) Knows(eventType string) bool {
 
 func (c *Checker) check(ctx context.Context, h Half, grace time.Duration) (answer Answer) {
 	log := c.cfg.Logger.With(zap.String("msg_id", h.MsgID), zap.String("type", h.Type), zap.String("biz_no", h.BizNo))
-	reason := reasonPanic
+	v := verdict{reason: reasonPanic}
 	defer func() {
-		if v := recover(); v != nil {
+		if p := recover(); p != nil {
 			// A panic that leaves the client's check loop would end it for good.
-			log.Error("check-back panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
-			answer, reason = Unknown, reasonPanic
+			v = verdict{Unknown, reasonPanic, fmt.Errorf("panic: %v", p), debug.Stack()}
 		}
-		c.answers.WithLabelValues(answer.String(), reason).Inc()
-		log.Info("check-back answered", zap.Stringer("answer", answer), zap.String("reason", reason))
+		answer = v.answer
+		c.answers.WithLabelValues(v.answer.String(), v.reason).Inc()
+		report(log, v)
 	}()
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Deadline)
-	defer cancel()
-	answer, reason, err := c.decide(ctx, h, grace)
-	if err != nil {
-		log.Warn("check-back cannot decide now", zap.Error(err))
-	}
+	v = c.judge(ctx, h, grace)
 	if c.cfg.Hooks.BeforeAnswer != nil {
 		c.cfg.Hooks.BeforeAnswer()
 	}
-	return answer
+	return v.answer
 }
 
-func (c *Checker) decide(ctx context.Context, h Half, grace time.Duration) (Answer, string, error) {
-	r, ok := c.resolvers.find(h.Type)
-	if !ok {
-		return Unknown, reasonUnknownType, fmt.Errorf("no resolver for event type %q", h.Type)
+// report writes one line for each answer, except while the database is down: the metric counts those.
+func report(log *zap.Logger, v verdict) {
+	fields := []zap.Field{zap.Stringer("answer", v.answer), zap.String("reason", v.reason)}
+	switch {
+	case v.reason == reasonDown:
+		log.Debug("check-back answered without the database", fields...)
+	case v.stack != nil:
+		log.Error("check-back panicked", append(fields, zap.Error(v.err), zap.ByteString("stack", v.stack))...)
+	case v.err != nil:
+		log.Warn("check-back cannot decide now", append(fields, zap.Error(v.err))...)
+	default:
+		log.Info("check-back answered", fields...)
 	}
+}
+
+func (c *Checker) judge(ctx context.Context, h Half, grace time.Duration) verdict {
+	s, ok := c.resolvers.find(h.Type)
+	if !ok {
+		return verdict{Unknown, reasonUnknownType, fmt.Errorf("no resolver for event type %q", h.Type), nil}
+	}
+	return s.check(ctx, c.cfg.Deadline, func(ctx context.Context) verdict {
+		answer, reason, err := decide(ctx, s.Resolver, h, grace)
+		return verdict{answer, reason, err, nil}
+	})
+}
+
+func decide(ctx context.Context, r Resolver, h Half, grace time.Duration) (Answer, string, error) {
 	answer, reason, err := look(ctx, r, h)
 	if err != nil || reason != "" {
 		return answer, reason, err

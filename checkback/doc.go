@@ -14,13 +14,17 @@
 //	    the key is taken                                    look again
 //	    lock wait (the local transaction is still open)     UNKNOWN
 //	any database error, the deadline, a panic               UNKNOWN
+//	the database did not answer a moment ago                UNKNOWN   at once, see Pinger
 //
 // "No row" alone never means ROLLBACK: the local transaction may be about to commit. The tombstone makes it certain,
 // because it takes the unique key that the local transaction needs.
 //
 // # Failure handling
 //
-// An error is never an answer: the Checker says UNKNOWN, and the broker asks again. Its decision does not depend on
+// An error is never an answer: the Checker says UNKNOWN, and the broker asks again. After an error the Checker finds out
+// whether the database answers at all. If it does, the trouble was this half message's own and the next one is decided;
+// if not, check-backs are answered UNKNOWN at once, and the database is asked again every second. A Resolver that does not
+// return is left behind, four at most. Its decision does not depend on
 // clocks: Grace only spares young transactions from being voided, and an age that is wrong because two machines'
 // clocks differ can void an attempt (which is then made again) but can never split the outcome.
 //

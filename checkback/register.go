@@ -3,25 +3,24 @@ package checkback
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 )
 
 // registry holds the resolvers by event type.
 type registry struct {
 	mu     sync.RWMutex
-	byType map[string]Resolver
+	byType map[string]*source
 }
 
 func newRegistry(resolvers map[string]Resolver) *registry {
-	r := &registry{byType: maps.Clone(resolvers)}
-	if r.byType == nil {
-		r.byType = map[string]Resolver{}
+	r := &registry{byType: map[string]*source{}}
+	for eventType, resolver := range resolvers {
+		r.byType[eventType] = &source{Resolver: resolver}
 	}
 	return r
 }
 
-func (r *registry) find(eventType string) (Resolver, bool) {
+func (r *registry) find(eventType string) (*source, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	found, ok := r.byType[eventType]
@@ -39,6 +38,6 @@ func (c *Checker) Register(eventType string, r Resolver) error {
 	if _, taken := c.resolvers.byType[eventType]; taken {
 		return fmt.Errorf("checkback: event type %q has a resolver already", eventType)
 	}
-	c.resolvers.byType[eventType] = r
+	c.resolvers.byType[eventType] = &source{Resolver: r}
 	return nil
 }

@@ -41,3 +41,10 @@ type Resolver interface {
 	// with UNKNOWN.
 	Bury(ctx context.Context, h Half) error
 }
+
+// Pinger is a Resolver that can tell whether its database answers at all. After an error of Find or Bury it is asked,
+// and while it says no, check-backs are answered UNKNOWN at once instead of waiting for their deadline one by one.
+type Pinger interface {
+	// Ping reports nil when the database answers. It is given 250 ms.
+	Ping(ctx context.Context) error
+}

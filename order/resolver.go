@@ -19,10 +19,16 @@ const tombstonePrefix = "~"
 // CreatedResolver answers check-backs of order.created: the order's row is the record of its transaction.
 type CreatedResolver struct{ db *database.DB }
 
-var _ checkback.Resolver = (*CreatedResolver)(nil)
+var (
+	_ checkback.Resolver = (*CreatedResolver)(nil)
+	_ checkback.Pinger   = (*CreatedResolver)(nil)
+)
 
 // NewCreatedResolver returns the resolver. db is a pool of its own with a short lock wait, see package checkback.
 func NewCreatedResolver(db *database.DB) *CreatedResolver { return &CreatedResolver{db: db} }
+
+// Ping reports nil when the database answers.
+func (r *CreatedResolver) Ping(ctx context.Context) error { return r.db.Ping(ctx) }
 
 // Find looks for the attempt by msg_id first and by order_no second.
 func (r *CreatedResolver) Find(ctx context.Context, h checkback.Half) (checkback.Finding, error) {

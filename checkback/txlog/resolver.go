@@ -12,10 +12,16 @@ import (
 // Resolver answers check-backs of every event type whose local transactions are recorded in t_tx_log.
 type Resolver struct{ db *database.DB }
 
-var _ checkback.Resolver = (*Resolver)(nil)
+var (
+	_ checkback.Resolver = (*Resolver)(nil)
+	_ checkback.Pinger   = (*Resolver)(nil)
+)
 
 // NewResolver returns the resolver. db is a pool of its own with a short lock wait, see package checkback.
 func NewResolver(db *database.DB) *Resolver { return &Resolver{db: db} }
+
+// Ping reports nil when the database answers.
+func (r *Resolver) Ping(ctx context.Context) error { return r.db.Ping(ctx) }
 
 // Find looks for the attempt's own row, and for nothing else.
 func (r *Resolver) Find(ctx context.Context, h checkback.Half) (checkback.Finding, error) {
