@@ -163,7 +163,11 @@ func (r *request) answer(code int, remark string, ext map[string]string, body []
 		r.send(resp)
 		return
 	}
-	r.act(hook(*r.hook, code), func() { r.send(resp) })
+	action := hook(*r.hook, code)
+	if action.Code != 0 { // what goes with an answer stays: RocketMQ's statuses of a stored message carry its ids
+		resp.Code, resp.Remark, action.Code = action.Code, action.Remark, 0
+	}
+	r.act(action, func() { r.send(resp) })
 }
 
 func (r *request) send(resp *command) {

@@ -12,7 +12,7 @@ type Hooks struct {
 	OnRequest func(Request) Action
 	// OnResponse is asked after a request was processed (and what it wrote is
 	// durable), before its answer is sent: Drop loses the answer, Delay makes it
-	// late, Code answers with that code instead.
+	// late, Code answers with that code and Remark instead of its own.
 	OnResponse func(req Request, code int) Action
 	// OnCheck is asked before a check-back (39) is sent to a producer. Code is
 	// ignored. A dropped check counts as an attempt, as a lost one would.

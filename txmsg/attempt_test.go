@@ -43,9 +43,9 @@ func TestLateAcknowledgementRunsNothing(t *testing.T) {
 
 	p.attempts.Store(a.MsgID, a)
 	require.True(t, a.abandon())
-	require.Equal(t, primitive.RollbackMessageState, listener{p}.ExecuteLocalTransaction(ack), "abandoned, still listed")
+	require.Equal(t, primitive.RollbackMessageState, newListener(p).ExecuteLocalTransaction(ack), "abandoned, still listed")
 	p.attempts.Delete(a.MsgID)
-	require.Equal(t, primitive.RollbackMessageState, listener{p}.ExecuteLocalTransaction(ack), "forgotten")
+	require.Equal(t, primitive.RollbackMessageState, newListener(p).ExecuteLocalTransaction(ack), "forgotten")
 	require.False(t, ran)
 	require.InDelta(t, 2, testutil.ToFloat64(m.lateAcks), 0)
 }

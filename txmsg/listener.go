@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
@@ -15,20 +17,31 @@ import (
 	"github.com/halfbox/halfbox/checkback"
 )
 
-// listener is what the client calls.
-type listener struct{ p *Producer }
+// listener is what the client calls. The client keeps it for ever, in a goroutine that never ends: after Stop it holds
+// nothing.
+type listener struct{ p *atomic.Pointer[Producer] }
+
+func newListener(p *Producer) listener {
+	l := listener{&atomic.Pointer[Producer]{}}
+	l.p.Store(p)
+	return l
+}
 
 // ExecuteLocalTransaction is called by the client, in the goroutine of send, when the half message is stored.
 func (l listener) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
-	call(l.p.cfg.Hooks.HalfStored)
-	v, ok := l.p.attempts.Load(m.TransactionId)
+	p := l.p.Load()
+	if p == nil {
+		return primitive.RollbackMessageState // stopped long ago, so it was abandoned
+	}
+	call(p.cfg.Hooks.HalfStored)
+	v, ok := p.attempts.Load(m.TransactionId)
 	if !ok || !v.(*attempt).begin() {
-		l.p.metrics.lateAcks.Inc()
-		l.p.cfg.Logger.Info("half message acknowledged after its attempt was abandoned, rolled back", zap.String("msg_id", m.TransactionId))
+		p.metrics.lateAcks.Inc()
+		p.cfg.Logger.Info("half message acknowledged after its attempt was abandoned, rolled back", zap.String("msg_id", m.TransactionId))
 		return primitive.RollbackMessageState
 	}
-	call(l.p.cfg.Hooks.AfterHalf)
-	return l.p.runLocal(v.(*attempt))
+	call(p.cfg.Hooks.AfterHalf)
+	return p.runLocal(v.(*attempt))
 }
 
 var errNotReturned = errors.New("txmsg: the local transaction ended its goroutine")
@@ -73,14 +86,23 @@ func (p *Producer) inTx(a *attempt) {
 
 // CheckLocalTransaction is called by the client, one check at a time, when the broker asks. A panic that left it would
 // end the client's check loop for good.
-func (l listener) CheckLocalTransaction(m *primitive.MessageExt) (state primitive.LocalTransactionState) {
+func (l listener) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
+	p := l.p.Load()
+	if p == nil || !p.checking.enter() {
+		return primitive.UnkonwnState
+	}
+	defer p.checking.leave()
+	return p.check(m)
+}
+
+func (p *Producer) check(m *primitive.MessageExt) (state primitive.LocalTransactionState) {
 	defer func() {
 		if v := recover(); v != nil {
-			l.p.cfg.Logger.Error("check-back panicked", zap.String("msg_id", m.MsgId), zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
+			p.cfg.Logger.Error("check-back panicked", zap.String("msg_id", m.MsgId), zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
 			state = primitive.UnkonwnState
 		}
 	}()
-	answer := l.p.cfg.Checker.Check(l.p.checks, checkback.Half{
+	answer := p.cfg.Checker.Check(p.checks, checkback.Half{
 		MsgID:  m.GetProperty(primitive.PropertyUniqueClientMessageIdKeyIndex),
 		Type:   m.GetTags(),
 		BizNo:  m.GetKeys(),
@@ -93,4 +115,40 @@ func (l listener) CheckLocalTransaction(m *primitive.MessageExt) (state primitiv
 		return primitive.RollbackMessageState
 	}
 	return primitive.UnkonwnState
+}
+
+// gate counts the check-backs under way, of which the client has one at a time, and keeps new ones out once it is
+// closed.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
+	last   time.Time // when one was left
+}
+
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.inside.Add(1)
+	}
+	return !g.closed
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = time.Now()
+	g.inside.Done()
+}
+
+// close returns how long ago the last check-back was answered.
+func (g *gate) close(ctx context.Context) (ago time.Duration, drained bool) {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	drained = waitFor(ctx, &g.inside)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Since(g.last), drained
 }

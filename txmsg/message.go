@@ -3,6 +3,7 @@ package txmsg
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
@@ -50,6 +51,9 @@ func (p *Producer) message(ev halfbox.Event, msgID string) (*primitive.Message, 
 	return m, nil
 }
 
+// textRequestTimeout is the client's word for a deadline; it wraps its own error in places.
+const textRequestTimeout = "request timeout"
+
 // halfError turns the client's verdict on a half message into an error; nil means that it was stored.
 func halfError(res *primitive.TransactionSendResult, err error) error {
 	if err == nil {
@@ -57,6 +61,8 @@ func halfError(res *primitive.TransactionSendResult, err error) error {
 	}
 	code, answered := rocketmq.AnswerCode(err)
 	switch {
+	case !answered && strings.Contains(err.Error(), textRequestTimeout):
+		return fmt.Errorf("%w: %w: %w", errNotStored, errDeadline, err)
 	case !answered:
 		return fmt.Errorf("%w: %w", errNotStored, err)
 	case code == rocketmq.CodeMessageIllegal:

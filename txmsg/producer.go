@@ -24,6 +24,8 @@ type Producer struct {
 	cfg      Config
 	instance string // the client's id ends in it
 	client   client.TransactionProducer
+	listener listener
+	checking gate
 	breaker  *gobreaker.TwoStepCircuitBreaker[struct{}]
 	metrics  *metrics
 
@@ -43,6 +45,9 @@ type Producer struct {
 	sends   sync.WaitGroup // half messages and their END_TRANSACTION
 	loops   sync.WaitGroup
 }
+
+// answerSent is what the client gets to send the answer of a check-back, which it does after we have given it.
+const answerSent = 20 * time.Millisecond
 
 // New returns a Producer that has not started yet.
 func New(cfg Config) (*Producer, error) {
@@ -65,8 +70,9 @@ func New(cfg Config) (*Producer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("txmsg: %w", err)
 	}
+	p.listener = newListener(p)
 	opts = append(opts, producer.WithQueueSelector(newWarmupSelector()))
-	if p.client, err = client.NewTransactionProducer(listener{p}, opts...); err != nil {
+	if p.client, err = client.NewTransactionProducer(p.listener, opts...); err != nil {
 		return nil, fmt.Errorf("txmsg: %w", err)
 	}
 	return p, nil
@@ -106,6 +112,7 @@ func (p *Producer) Stop(ctx context.Context) error {
 	p.mu.Unlock()
 	p.endWarm()
 	defer p.endCheck()
+	defer p.listener.p.Store(nil)
 	if !started {
 		return nil
 	}
@@ -119,7 +126,12 @@ func (p *Producer) Stop(ctx context.Context) error {
 	if !waitFor(ctx, &p.sends) {
 		errs = append(errs, errors.New("txmsg: END_TRANSACTION still being sent; check-backs will repair it"))
 	}
+	p.endCheck() // the one under way is answered UNKNOWN
+	if ago, drained := p.checking.close(ctx); drained && ago < answerSent {
+		<-time.After(answerSent - ago)
+	}
 	if p.connected.Load() {
+		orderForRaceDetector()
 		if err := p.client.Shutdown(); err != nil {
 			errs = append(errs, fmt.Errorf("txmsg: %w", err))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
@@ -60,13 +61,13 @@ func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func
 	call(p.cfg.Hooks.BeforeHalf)
 	p.attempts.Store(a.MsgID, a)
 	defer p.attempts.Delete(a.MsgID)
-	sentAt := time.Now()
-	err = p.await(a, p.send(a, msg))
+	began := time.Now()
+	err = p.store(a, msg, began.Add(p.cfg.HalfTimeout))
 	settle(err)
 	if err != nil {
 		return halfbox.Receipt{}, halfbox.RolledBack(err)
 	}
-	p.metrics.half.Observe(time.Since(sentAt).Seconds())
+	p.metrics.half.Observe(time.Since(began).Seconds())
 	<-a.ended
 	if a.panicked != nil {
 		panic(a.panicked)
@@ -74,29 +75,37 @@ func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func
 	return halfbox.Receipt{Attempt: a.Attempt}, a.err
 }
 
+// store sends the half message; nil means that its local transaction has begun, an error that it never will.
+func (p *Producer) store(a *attempt, msg *primitive.Message, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(a.ctx, deadline)
+	// A send beside the client's first look for the broker can find the topic and no address.
+	select {
+	case <-p.routed:
+	case <-ctx.Done():
+		cancel()
+		if a.ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", errCallerGone, context.Cause(a.ctx))
+		}
+		return fmt.Errorf("%w: %w", errNotStored, errNoRoute)
+	}
+	return p.await(ctx, a, p.send(ctx, cancel, a, msg))
+}
+
 // send hands the half message to the client in a goroutine of its own: the client ignores deadlines in places, and
 // it runs the local transaction and END_TRANSACTION inside the same call. The channel gets the client's verdict.
-func (p *Producer) send(a *attempt, msg *primitive.Message) <-chan error {
+func (p *Producer) send(ctx context.Context, cancel context.CancelFunc, a *attempt, msg *primitive.Message) <-chan error {
 	sent := make(chan error, 1)
 	p.sends.Go(func() {
+		defer cancel()
 		defer func() {
 			if v := recover(); v != nil {
-				p.cfg.Logger.Error("RocketMQ client panicked while sending", zap.String("msg_id", a.MsgID), zap.Any("panic", v))
+				p.cfg.Logger.Error("RocketMQ client panicked while sending", zap.String("msg_id", a.MsgID), zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
 				select {
 				case sent <- fmt.Errorf("%w: client panicked: %v", errNotStored, v):
 				default: // it panicked after its verdict
 				}
 			}
 		}()
-		ctx, cancel := context.WithTimeout(a.ctx, p.cfg.HalfTimeout)
-		defer cancel()
-		// A send beside the client's first look for the broker can find the topic and no address.
-		select {
-		case <-p.routed:
-		case <-ctx.Done():
-			sent <- fmt.Errorf("%w: %w", errNotStored, errNoRoute)
-			return
-		}
 		res, err := p.client.SendMessageInTransaction(ctx, msg)
 		sent <- halfError(res, err)
 		if err == nil && a.state.Load() == stateLocal {
@@ -107,20 +116,20 @@ func (p *Producer) send(a *attempt, msg *primitive.Message) <-chan error {
 }
 
 // await waits until the local transaction has begun (nil) or will never begin (an error).
-func (p *Producer) await(a *attempt, sent <-chan error) error {
-	deadline := time.NewTimer(p.cfg.HalfTimeout)
-	defer deadline.Stop()
-	var err error
+func (p *Producer) await(ctx context.Context, a *attempt, sent <-chan error) error {
+	err := fmt.Errorf("%w: %w (%v)", errNotStored, errDeadline, p.cfg.HalfTimeout)
 	select {
 	case <-a.began:
 		return nil
 	case err = <-sent:
-		if err == nil { // the client says "stored", so the local transaction must have begun
-			err = fmt.Errorf("%w: local transaction not run", errNotStored)
+	case <-ctx.Done():
+		select {
+		case err = <-sent: // its end ended ctx
+		default:
 		}
-	case <-deadline.C:
-		err = fmt.Errorf("%w: %w (%v)", errNotStored, errDeadline, p.cfg.HalfTimeout)
-	case <-a.ctx.Done():
+	}
+	if err == nil { // the client says "stored", so the local transaction must have begun
+		err = fmt.Errorf("%w: local transaction not run", errNotStored)
 	}
 	if !a.abandon() {
 		return nil

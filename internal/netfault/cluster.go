@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/halfbox/halfbox/internal/remoting"
 )
@@ -17,6 +19,8 @@ import (
 type Cluster struct {
 	onRequest   func(Request)
 	nameServers []*Proxy
+
+	bornShift atomic.Int64 // nanoseconds
 
 	mu      sync.Mutex
 	brokers map[string]*Proxy // by the broker's own address
@@ -164,9 +168,9 @@ func (c *Cluster) sources() [directions]source {
 	return [directions]source{ToServer: toServer, ToClient: toClient}
 }
 
-// brokerSources read a broker connection's requests frame by frame when somebody wants to know of them.
+// brokerSources read a broker connection's requests frame by frame when somebody wants to know of them or change them.
 func (c *Cluster) brokerSources() [directions]source {
-	if c.onRequest == nil {
+	if c.onRequest == nil && c.bornShift.Load() == 0 {
 		return plainSources()
 	}
 	toServer := func(r io.Reader) ([]byte, error) {
@@ -174,7 +178,11 @@ func (c *Cluster) brokerSources() [directions]source {
 		if err != nil {
 			return nil, err
 		}
-		if !f.response() {
+		if f.response() {
+			return f.raw, nil
+		}
+		f.shiftBornTime(time.Duration(c.bornShift.Load()))
+		if c.onRequest != nil {
 			c.onRequest(Request{Code: f.head.Code, Messages: f.messages()})
 		}
 		return f.raw, nil

@@ -1,0 +1,5 @@
+//go:build !race
+
+package txmsg_test
+
+const raceDetector = false
