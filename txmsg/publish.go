@@ -78,17 +78,31 @@ func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func
 // store sends the half message; nil means that its local transaction has begun, an error that it never will.
 func (p *Producer) store(a *attempt, msg *primitive.Message, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(a.ctx, deadline)
-	// A send beside the client's first look for the broker can find the topic and no address.
-	select {
-	case <-p.routed:
-	case <-ctx.Done():
+	if err := p.awaitRoute(ctx); err != nil {
 		cancel()
 		if a.ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", errCallerGone, context.Cause(a.ctx))
 		}
-		return fmt.Errorf("%w: %w", errNotStored, errNoRoute)
+		return fmt.Errorf("%w: %w", errNotStored, err)
 	}
 	return p.await(ctx, a, p.send(ctx, cancel, a, msg))
+}
+
+// awaitRoute waits for the client's first look for the broker: a send beside it can find the topic and no address.
+func (p *Producer) awaitRoute(ctx context.Context) error {
+	select {
+	case <-p.routed:
+		return nil
+	default:
+	}
+	select {
+	case <-p.routed:
+		return nil
+	case <-ctx.Done():
+		return errNoRoute
+	case <-p.warming.Done():
+		return ErrStopped
+	}
 }
 
 // send hands the half message to the client in a goroutine of its own: the client ignores deadlines in places, and

@@ -93,7 +93,12 @@ func soak(t *testing.T, perRound uint64, stackOf string, round func(n int)) {
 	until(total, 20)
 	var left int
 	var stacks string
-	require.Eventually(t, func() bool { left, stacks = goroutines(t, stackOf); return left == 0 }, wait, 20*tick, "goroutines stay: %s", &stacks)
+	for deadline := time.Now().Add(wait); ; <-time.After(20 * tick) {
+		if left, stacks = goroutines(t, stackOf); left == 0 {
+			break
+		}
+		require.True(t, time.Now().Before(deadline), "%d goroutines stay:\n%.4000s", left, stacks)
+	}
 	after, n := heap(), uint64(rounds-first)
 	t.Logf("%d rounds; heap %d KiB after the first %d, %d KiB at the end", rounds, before>>10, first, after>>10)
 	require.LessOrEqual(t, after, before+n*perRound+4<<20, "heap grows with the rounds")
@@ -109,7 +114,7 @@ func TestSoakStartAndStop(t *testing.T) {
 	cfg.NameServers, cfg.Logger, cfg.Registerer = []string{b.Addr()}, nil, nil
 	// A stopped client keeps its timers for up to 30 s, and one goroutine for ever.
 	const perClient = 512 << 10
-	soak(t, perClient, "halfbox/txmsg.", func(int) {
+	soak(t, perClient, "halfbox/txmsg.", func(n int) {
 		cfg.Group = "tx-" + uuid.NewString()
 		p, err := txmsg.New(cfg)
 		require.NoError(t, err)
@@ -117,6 +122,7 @@ func TestSoakStartAndStop(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
 		var callers sync.WaitGroup
+		published := make(chan struct{}, 1)
 		for range 4 {
 			callers.Go(func() {
 				for {
@@ -127,8 +133,19 @@ func TestSoakStartAndStop(t *testing.T) {
 						}
 						return
 					}
+					select {
+					case published <- struct{}{}:
+					default:
+					}
 				}
 			})
+		}
+		if n%4 != 0 { // else it is stopped while it is connecting
+			select {
+			case <-published:
+			case <-ctx.Done():
+				t.Error("nothing was published")
+			}
 		}
 		if !raceDetector {
 			startAndStopConsumer(ctx, t, cfg.NameServers)
