@@ -1,4 +1,4 @@
-.PHONY: help test test-race test-real lint fmt bench bench-peers soak ci
+.PHONY: help test test-race test-real lint fmt bench bench-peers bench-txmsg soak ci
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 test: ## all tests on the embedded engines
@@ -15,6 +15,8 @@ bench: ## benchmarks
 	go test -run '^$$' -bench . ./...
 bench-peers: ## the outbox beside its peers on MySQL and RocketMQ, see bench/README.md
 	eval "$$(scripts/engines up)" && cd bench && go run . -json bench.json
+bench-txmsg: ## orders/s beside a bare loop with the same client and driver, on MySQL and RocketMQ
+	eval "$$(scripts/engines up)" && HALFBOX_TEST_ENGINES=real GIN_MODE=release go test -run '^$$' -bench AgainstBareLoop -benchtime 1x -timeout 20m ./txmsg
 soak: ## start, stop and time out for an hour (or HALFBOX_SOAK), and see that goroutines and memory stay flat
 	HALFBOX_SOAK=$${HALFBOX_SOAK:-1h} go test -count=1 -v -run '^TestSoak' -timeout 0 ./txmsg
 ci: ## everything CI does

@@ -3,7 +3,6 @@ package txmsg_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"runtime/pprof"
@@ -224,5 +223,5 @@ func TestSoakTimeouts(t *testing.T) {
 	})
 	require.Zero(t, n.producer.Attempts())
 	require.NotZero(t, late.Load())
-	t.Log(fmt.Sprintf("%d stored, %d given up", stored.Load(), late.Load()))
+	t.Logf("%d stored, %d given up", stored.Load(), late.Load())
 }
