@@ -34,7 +34,8 @@ func TestDelivery(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return in.distinct() == messages }, wait, tick, "also what was sent before the start")
 	for _, m := range in.messages() {
-		require.Equal(t, rocketmq.Message{MsgID: m.MsgID, Topic: topic, Tag: "order.created", Body: []byte(bodies[m.MsgID])}, m)
+		require.Equal(t, rocketmq.Message{MsgID: m.MsgID, Topic: topic, Tag: "order.created", Body: []byte(bodies[m.MsgID]), StoredAt: m.StoredAt}, m)
+		require.WithinDuration(t, time.Now(), m.StoredAt, wait)
 	}
 	stop(t, c)
 	requireCommitted(t, b, group, messages)
