@@ -36,7 +36,10 @@ func httpClient() *http.Client {
 }
 
 // post sends the wish once. An error means that there was no answer.
-func (w wish) post(api string) (answer, error) {
+func (w wish) post(api string) (answer, error) { return w.postWith(httpClient(), api) }
+
+// postWith is post by a client of the caller's.
+func (w wish) postWith(client *http.Client, api string) (answer, error) {
 	body, err := json.Marshal(w)
 	if err != nil {
 		return answer{}, err
@@ -49,11 +52,11 @@ func (w wish) post(api string) (answer, error) {
 	if w.Key != "" {
 		req.Header.Set("Idempotency-Key", w.Key)
 	}
-	return do(req)
+	return do(client, req)
 }
 
-func do(req *http.Request) (answer, error) {
-	res, err := httpClient().Do(req)
+func do(client *http.Client, req *http.Request) (answer, error) {
+	res, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
