@@ -83,7 +83,7 @@ func cancelOrder(api, orderNo, delivery string) (answer, error) {
 		return answer{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	return do(req)
+	return do(httpClient(), req)
 }
 
 // once asks for the order and, when it is there and the wish says so, for its cancellation. The answer is that about
