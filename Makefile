@@ -1,4 +1,4 @@
-.PHONY: help test test-race test-real lint fmt bench bench-peers bench-txmsg soak ci
+.PHONY: help test test-race test-real lint fmt bench bench-peers bench-txmsg soak model ci
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 test: ## all tests on the embedded engines
@@ -7,6 +7,8 @@ test-race: ## the same with the race detector
 	go test -race ./...
 test-real: ## the suites on MySQL and RocketMQ, started without Docker by scripts/engines
 	eval "$$(scripts/engines up)" && HALFBOX_TEST_ENGINES=real go test -race -p 1 -timeout 25m ./...
+model: ## the model of txmsg, checked by spin
+	docs/model/check
 lint: ## golangci-lint as CI runs it, pinned in tools/go.mod
 	go tool -modfile=tools/go.mod golangci-lint run ./...
 fmt: ## format the code
