@@ -19,6 +19,12 @@
 // "No row" alone never means ROLLBACK: the local transaction may be about to commit. The tombstone makes it certain,
 // because it takes the unique key that the local transaction needs.
 //
+// # Resolvers
+//
+// A Resolver belongs to event types: Config.Resolvers, Checker.Register. A type without one is answered UNKNOWN and
+// counted, never guessed. Local transactions that leave no row of their own are recorded in t_tx_log, and answered by
+// the resolver of package checkback/txlog; there the third line of the table does not apply.
+//
 // # Failure handling
 //
 // An error is never an answer: the Checker says UNKNOWN, and the broker asks again. After an error the Checker finds out

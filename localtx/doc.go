@@ -18,6 +18,8 @@
 //	SQLite  journal_mode WAL, synchronous FULL, a busy_timeout; better also _txlock=immediate;
 //	        driver modernc.org/sqlite, wrapped or not
 //
+// A local transaction keeps one connection to itself: a pool needs at least two if anything else is read meanwhile.
+//
 // # Failure handling
 //
 // DB.InTx and every strategy answer nil, halfbox.ErrRolledBack or halfbox.ErrUnknown, see package halfbox.

@@ -2,6 +2,7 @@ package points_test
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -21,7 +22,13 @@ import (
 	"github.com/halfbox/halfbox/points"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Each check is a schedule of dozens of transactions; -rapid.checks asks for more of them.
+	if err := flag.Set("rapid.checks", "30"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	consumer = "points-consumer"
