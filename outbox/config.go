@@ -76,6 +76,11 @@ type RelayConfig struct {
 	// DrainRate is the largest number of events per second and sink after an outage, until its backlog is drained.
 	// Defaults to 1000.
 	DrainRate int
+	// Retention is how long a record is kept after it was made and sent; then it is deleted. 0 keeps it for ever. Dead
+	// letters are never deleted by age.
+	Retention time.Duration
+	// RetentionInterval is how often such records are looked for. Defaults to 1 min.
+	RetentionInterval time.Duration
 	// StatsInterval is how often the backlog is counted for the metrics. Defaults to 15 s.
 	StatsInterval time.Duration
 	// Instance is the relay's name in claim_owner, at most 64 characters of ASCII. Defaults to the host's name and the process id.
@@ -111,6 +116,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	c.Breaker.OpenMax = cmp.Or(c.Breaker.OpenMax, 10*time.Second)
 	c.Breaker.OpenMin = cmp.Or(c.Breaker.OpenMin, min(500*time.Millisecond, c.Breaker.OpenMax))
 	c.DrainRate = cmp.Or(c.DrainRate, 1000)
+	c.RetentionInterval = cmp.Or(c.RetentionInterval, time.Minute)
 	c.StatsInterval = cmp.Or(c.StatsInterval, 15*time.Second)
 	if c.Instance == "" {
 		c.Instance = defaultInstance()
@@ -144,6 +150,7 @@ func (c RelayConfig) validate() error {
 		{"TimeoutWindow", c.TimeoutWindow},
 		{"Breaker.OpenMin", c.Breaker.OpenMin},
 		{"Breaker.OpenMax", c.Breaker.OpenMax},
+		{"RetentionInterval", c.RetentionInterval},
 		{"StatsInterval", c.StatsInterval},
 	} {
 		// The database counts in milliseconds on SQLite; nothing here needs less.
@@ -152,6 +159,8 @@ func (c RelayConfig) validate() error {
 		}
 	}
 	switch {
+	case c.Retention < 0:
+		return fmt.Errorf("outbox: RelayConfig.Retention %v is negative", c.Retention)
 	case c.Claim != ClaimSkipLocked && c.Claim != ClaimConditionalUpdate:
 		return fmt.Errorf("outbox: RelayConfig.Claim %q is neither %q nor %q", c.Claim, ClaimSkipLocked, ClaimConditionalUpdate)
 	case c.Claim == ClaimSkipLocked && c.DB.Dialect != database.MySQL:

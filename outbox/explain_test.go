@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,28 +14,32 @@ import (
 // that wait.
 func fill(t testing.TB, db *database.DB) {
 	t.Helper()
-	digits := "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
-	name := "'%s' || n"
-	if db.Dialect == database.MySQL {
-		name = "CONCAT('%s', n)"
-	}
-	insert := `INSERT INTO t_event_record (msg_id, sink, event_type, biz_no, delivery, aggregate_id, aggregate_version, partition_key, destination,
- payload, headers, status, next_retry_time, created_at)
- SELECT ` + name + `, 'main', 'order.created', ` + name + `, 'outbox', 'a', 1, 'k', 'T', 'x', '{}', '%s', {now}, {now}
- FROM (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS n FROM ` +
-		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e, " + digits + " f) numbers WHERE n < %d"
-	s := newStore(db)
-	done := 100000
+	done := 100_000
 	if raceDetector {
-		done = 10000
+		done = 10_000
 	}
-	for _, part := range []struct {
-		prefix, status string
-		n              int
-	}{{"s", "SUCCESS", done}, {"w", "WAIT", 1000}} {
-		n, err := s.exec(t.Context(), fmt.Sprintf(insert, part.prefix, part.prefix, part.status, part.n))
+	fillWith(t, db, "s", StatusSuccess, 0, done)
+	fillWith(t, db, "w", StatusWait, 0, 1000)
+}
+
+// fillWith inserts the records from..to-1 of a state, 10,000 in a statement: each must end within the read timeout of
+// a busy machine.
+func fillWith(t testing.TB, db *database.DB, prefix string, status Status, from, to int) {
+	t.Helper()
+	digits := "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+	name := "'" + prefix + "' || (? + n)"
+	if db.Dialect == database.MySQL {
+		name = "CONCAT('" + prefix + "', ? + n)"
+	}
+	s := newStore(db)
+	for ; from < to; from += 10_000 {
+		n, err := s.exec(t.Context(), `INSERT INTO t_event_record (msg_id, sink, event_type, biz_no, delivery, aggregate_id, aggregate_version,
+ partition_key, destination, payload, headers, status, next_retry_time, created_at)
+ SELECT `+name+`, 'main', 'order.created', `+name+`, 'outbox', 'a', 1, 'k', 'T', 'x', '{}', ?, {now}, {now}
+ FROM (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d AS n FROM `+
+			digits+" a, "+digits+" b, "+digits+" c, "+digits+" e) numbers WHERE n < ?", from, from, status, to-from)
 		require.NoError(t, err)
-		require.EqualValues(t, part.n, n)
+		require.EqualValues(t, min(10_000, to-from), n)
 	}
 }
 
@@ -46,69 +49,87 @@ func TestEveryStatementUsesItsIndex(t *testing.T) {
 	onEngines(t, func(t *testing.T, e *engine) {
 		db := e.db(t)
 		fill(t, db)
-		if db.Dialect == database.MySQL {
-			require.NoError(t, db.Write.Exec("ANALYZE TABLE t_event_record").Error)
-		}
-		s := newStore(db)
-		var last int64 // MySQL plans nothing for a row that is not there
-		require.NoError(t, db.Read.Raw("SELECT MAX(id) FROM t_event_record").Scan(&last).Error)
-		now, list, off := time.Now().UTC(), []int64{100001, 100002, 100003}, db.Dialect.Offset(time.Minute)
-		due, dueArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlDue, sqlDueThese)
-		avoid, avoidArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, avoid: list}, sqlDue, sqlDueThese)
-		newest, newestArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, newest: true}, sqlDue, sqlDueThese)
-		page, pageArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20, avoid: list}, cursor{}, 50)
-		after, afterArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20}, cursor{"2020-01-01 00:00:00.000", 1}, 50)
-		last20, last20Args := s.duePageSQL(claimRequest{sink: "main", limit: 20, newest: true}, cursor{}, 20)
-		one, oneArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlDue, sqlDueThese)
-		type statement struct {
-			sql   string
-			args  []any
-			index string // "" is the primary key
-		}
-		statements := map[string]statement{
-			"due":              {due, dueArgs, "idx_status_next_retry"},
-			"due, avoid":       {avoid, avoidArgs, "idx_status_next_retry"},
-			"due, newest":      {newest, newestArgs, "idx_status_next_retry"},
-			"due page":         {page, pageArgs, "idx_status_next_retry"},
-			"due page, after":  {after, afterArgs, "idx_status_next_retry"},
-			"due page, newest": {last20, last20Args, "idx_status_next_retry"},
-			"due, one":         {one, oneArgs, ""},
-			"claim":            {sqlClaim, []any{"me", off, list, "main"}, ""},
-			"claimed":          {sqlClaimed, []any{list, "me"}, ""},
-			"with owner":       {sqlWithOwner, []any{list, "SENDING", "me"}, ""},
-			"renew":            {sqlRenew, []any{off, list, "me"}, ""},
-			"success":          {sqlSuccess, []any{now, list, "me"}, ""},
-			"release":          {sqlRelease, []any{list, "me"}, ""},
-			"put off":          {sqlPutOff, []any{now, "x", list, "me"}, ""},
-			"retry":            {sqlRetry, []any{1, off, now, "x", 100001, "me"}, ""},
-			"fail":             {sqlFail, []any{1, now, "x", 100001, "me"}, ""},
-			"expired":          {sqlExpired, []any{200}, "idx_status_next_retry"},
-			"reclaim":          {sqlReclaim, []any{list, "me"}, ""},
-			"bury":             {sqlBury, []any{now, "x", list, "me"}, ""},
-			"backlog":          {sqlBacklog, nil, "idx_status_next_retry"},
-			"counts":           {sqlCounts, nil, "idx_status_next_retry"},
-			"overdue":          {sqlOverdue, nil, "idx_status_next_retry"},
-			"ages":             {sqlAges, []any{list}, ""},
-		}
-		if db.Dialect == database.MySQL {
-			lock, lockArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlLockDue, sqlLockDueThese)
-			statements["lock due"] = statement{lock, lockArgs, "idx_status_next_retry"}
-			lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlLockDue, sqlLockDueThese)
-			statements["lock due, one"] = statement{lock, lockArgs, ""}
-		}
-		for name, f := range map[string]Filter{
-			"list":                {},
-			"list status":         {Status: StatusFail},
-			"list status success": {Status: StatusSuccess},
-			"list status, sink":   {Status: StatusWait, Sink: "main"},
-		} {
-			q, args := listSQL(f)
-			statements[name] = statement{q, args, "idx_status_next_retry"}
-		}
-		for name, st := range statements {
-			explain(t, db, name, s.dialect.Replace(st.sql), st.args, st.index)
-		}
+		explainEveryStatement(t, db)
 	})
+}
+
+func explainEveryStatement(t *testing.T, db *database.DB) {
+	t.Helper()
+	if db.Dialect == database.MySQL {
+		require.NoError(t, db.Write.Exec("ANALYZE TABLE t_event_record").Error)
+	}
+	s := newStore(db)
+	var last int64 // MySQL plans nothing for a row that is not there
+	require.NoError(t, db.Read.Raw("SELECT MAX(id) FROM t_event_record WHERE status = 'WAIT'").Scan(&last).Error)
+	now, list, off := time.Now().UTC(), []int64{100001, 100002, 100003}, db.Dialect.Offset(time.Minute)
+	due, dueArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlDue, sqlDueThese)
+	avoid, avoidArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, avoid: list}, sqlDue, sqlDueThese)
+	newest, newestArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, newest: true}, sqlDue, sqlDueThese)
+	page, pageArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20, avoid: list}, cursor{}, 50)
+	after, afterArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20}, cursor{"2020-01-01 00:00:00.000", 1}, 50)
+	last20, last20Args := s.duePageSQL(claimRequest{sink: "main", limit: 20, newest: true}, cursor{}, 20)
+	one, oneArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlDue, sqlDueThese)
+	type statement struct {
+		sql   string
+		args  []any
+		index string // "" is the primary key
+	}
+	statements := map[string]statement{
+		"due":              {due, dueArgs, "idx_status_next_retry"},
+		"due, avoid":       {avoid, avoidArgs, "idx_status_next_retry"},
+		"due, newest":      {newest, newestArgs, "idx_status_next_retry"},
+		"due page":         {page, pageArgs, "idx_status_next_retry"},
+		"due page, after":  {after, afterArgs, "idx_status_next_retry"},
+		"due page, newest": {last20, last20Args, "idx_status_next_retry"},
+		"due, one":         {one, oneArgs, ""},
+		"claim":            {sqlClaim, []any{"me", off, list, "main"}, ""},
+		"claimed":          {sqlClaimed, []any{list, "me"}, ""},
+		"with owner":       {sqlWithOwner, []any{list, "SENDING", "me"}, ""},
+		"renew":            {sqlRenew, []any{off, list, "me"}, ""},
+		"success":          {sqlSuccess, []any{now, list, "me"}, ""},
+		"release":          {sqlRelease, []any{list, "me"}, ""},
+		"put off":          {sqlPutOff, []any{now, "x", list, "me"}, ""},
+		"retry":            {sqlRetry, []any{1, off, now, "x", 100001, "me"}, ""},
+		"fail":             {sqlFail, []any{1, now, "x", 100001, "me"}, ""},
+		"expired":          {sqlExpired, []any{200}, "idx_status_next_retry"},
+		"reclaim":          {sqlReclaim, []any{list, "me"}, ""},
+		"bury":             {sqlBury, []any{now, "x", list, "me"}, ""},
+		"backlog":          {sqlBacklog, nil, "idx_status_next_retry"},
+		"counts":           {sqlCounts, nil, "idx_status_next_retry"},
+		"overdue":          {sqlOverdue, nil, "idx_status_next_retry"},
+		"ages":             {sqlAges, []any{list}, ""},
+	}
+	if db.Dialect == database.MySQL {
+		lock, lockArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlLockDue, sqlLockDueThese)
+		statements["lock due"] = statement{lock, lockArgs, "idx_status_next_retry"}
+		lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlLockDue, sqlLockDueThese)
+		statements["lock due, one"] = statement{lock, lockArgs, ""}
+	}
+	for name, seg := range map[string]segment{
+		"list done":             {Index: "due", Values: []string{"SUCCESS", "main"}},
+		"list done, go on":      {Index: "due", Values: []string{"SUCCESS", "main"}, AfterTime: &now, AfterID: last},
+		"list waiting":          {Index: "due", Values: []string{"WAIT", "main"}},
+		"list of a key":         {Index: "key", Values: []string{"main", "k"}},
+		"list of a key, go on":  {Index: "key", Values: []string{"main", "k"}, AfterVersion: 1, AfterID: last},
+		"list of a dead letter": {Index: "due", Values: []string{"FAIL", "main"}},
+	} {
+		q, args := s.segmentSQL(seg)
+		index := "idx_status_next_retry"
+		if seg.Index == "key" {
+			index = "idx_key_version"
+		}
+		statements[name] = statement{q, args, index}
+	}
+	statements["sinks"] = statement{sqlSinkAfter, []any{"WAIT", "a"}, "idx_status_next_retry"}
+	statements["oldest due"] = statement{sqlOldestDue, []any{"WAIT", "main"}, "idx_status_next_retry"}
+	statements["purge, look"] = statement{sqlOldest, []any{off, off, off, 0, purgeBatch}, ""}
+	statements["purge"] = statement{sqlPurge, []any{list, off, off}, ""}
+	statements["lock dead"] = statement{sqlLockDead, []any{list}, ""}
+	statements["redrive"] = statement{sqlRedrive, []any{list}, ""}
+	statements["purge dead"] = statement{sqlPurgeDead, []any{list}, ""}
+	for name, st := range statements {
+		explain(t, db, name, s.dialect.Replace(st.sql), st.args, st.index)
+	}
 }
 
 func explain(t *testing.T, db *database.DB, name, query string, args []any, index string) {

@@ -37,7 +37,7 @@ func newWriterMetrics(reg prometheus.Registerer) (*writerMetrics, error) {
 	m := &writerMetrics{writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: metricPrefix + "writes_total", Help: "Transactions that wrote an event record, by outcome.",
 	}, []string{"outcome"})}
-	for _, outcome := range []string{"committed", "rolled_back", "unknown"} {
+	for _, outcome := range []string{"committed", "rolled_back", "refused", "unknown"} {
 		m.writes.WithLabelValues(outcome)
 	}
 	return m, register(reg, m.writes)
@@ -46,6 +46,8 @@ func newWriterMetrics(reg prometheus.Registerer) (*writerMetrics, error) {
 func (m *writerMetrics) observe(err error) {
 	outcome := "committed"
 	switch {
+	case errors.Is(err, ErrBacklog):
+		outcome = "refused"
 	case errors.Is(err, halfbox.ErrUnknown):
 		outcome = "unknown"
 	case err != nil:
@@ -63,6 +65,7 @@ type relayMetrics struct {
 	misses       *prometheus.CounterVec
 	reclaimed    *prometheus.CounterVec
 	dead         *prometheus.CounterVec
+	purged       prometheus.Counter
 	breaker      *prometheus.GaugeVec
 	blocked      *prometheus.GaugeVec
 	claimSeconds *prometheus.HistogramVec
@@ -90,10 +93,13 @@ func newRelayMetrics(reg prometheus.Registerer, sinks []Sink) (*relayMetrics, er
 		overdue: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: metricPrefix + "overdue_leases", Help: "Records in SENDING whose lease has run out.",
 		}),
-		attempts:     counter("attempts_total", "Events handed to a sink, by result.", "sink", "result"),
-		misses:       counter("lease_misses_total", "Rows a write-back did not find under its claim_owner. Should stay 0.", "sink", "op"),
-		reclaimed:    counter("reclaimed_total", "Records put back because their lease ran out.", "sink"),
-		dead:         counter("dead_total", "Records that became dead letters, by reason.", "sink", "reason"),
+		attempts:  counter("attempts_total", "Events handed to a sink, by result.", "sink", "result"),
+		misses:    counter("lease_misses_total", "Rows a write-back did not find under its claim_owner. Should stay 0.", "sink", "op"),
+		reclaimed: counter("reclaimed_total", "Records put back because their lease ran out.", "sink"),
+		dead:      counter("dead_total", "Records that became dead letters, by reason.", "sink", "reason"),
+		purged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: metricPrefix + "purged_total", Help: "Records in SUCCESS that were deleted after the retention.",
+		}),
 		breaker:      gauge("breaker_state", "0 closed, 1 half-open, 2 open.", "sink"),
 		blocked:      gauge("blocked_keys", "Keys of an ordered sink that a dead letter holds, 1000 at most. 0 for other sinks.", "sink"),
 		claimSeconds: seconds("claim_duration_seconds", "Time of one claim."),
@@ -103,7 +109,7 @@ func newRelayMetrics(reg prometheus.Registerer, sinks []Sink) (*relayMetrics, er
 	for _, s := range sinks {
 		m.sink(s.Name())
 	}
-	return m, register(reg, m.backlog, m.oldest, m.overdue, m.attempts, m.misses, m.reclaimed, m.dead, m.breaker, m.blocked, m.claimSeconds, m.sendSeconds)
+	return m, register(reg, m.backlog, m.oldest, m.overdue, m.attempts, m.misses, m.reclaimed, m.dead, m.purged, m.breaker, m.blocked, m.claimSeconds, m.sendSeconds)
 }
 
 // sinkMetrics are the series of one sink.

@@ -26,7 +26,7 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 	require.Equal(t, []string{
 		"halfbox_outbox_attempts_total", "halfbox_outbox_backlog", "halfbox_outbox_blocked_keys", "halfbox_outbox_breaker_state", "halfbox_outbox_claim_duration_seconds",
 		"halfbox_outbox_dead_total", "halfbox_outbox_lease_misses_total", "halfbox_outbox_oldest_unsent_age_seconds", "halfbox_outbox_overdue_leases",
-		"halfbox_outbox_reclaimed_total", "halfbox_outbox_send_duration_seconds",
+		"halfbox_outbox_purged_total", "halfbox_outbox_reclaimed_total", "halfbox_outbox_send_duration_seconds",
 	}, names)
 	_, err = NewRelay(cfg)
 	require.Error(t, err, "the same registry twice without a label")

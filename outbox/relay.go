@@ -31,6 +31,7 @@ type Relay struct {
 	mu      sync.Mutex
 	started bool
 	stopped bool
+	unready error // why it does not work yet
 	// soft ends claiming, hard ends everything.
 	endSoft, endHard context.CancelFunc
 	done             chan struct{} // closed when every goroutine has ended
@@ -47,14 +48,15 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{cfg: cfg, store: newStore(cfg.DB), metrics: m, done: make(chan struct{})}
+	r := &Relay{cfg: cfg, store: newStore(cfg.DB), metrics: m, unready: ErrNotChecked, done: make(chan struct{})}
 	for _, s := range cfg.Sinks {
 		r.loops = append(r.loops, newLoop(cfg, r.store, m, s))
 	}
 	return r, nil
 }
 
-// Start begins to work in the background. It fails when the relay was started or stopped before.
+// Start begins to work in the background, as soon as the database can be reached and has the indexes that the relay
+// needs, see Ready. It fails when the relay was started or stopped before.
 func (r *Relay) Start() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,17 +70,25 @@ func (r *Relay) Start() error {
 	hard, endHard := context.WithCancel(context.Background())
 	soft, endSoft := context.WithCancel(hard)
 	r.endSoft, r.endHard = endSoft, endHard
+	go func() {
+		defer close(r.done)
+		if r.awaitIndexes(soft) {
+			r.work(soft, hard)
+		}
+	}()
+	return nil
+}
+
+// work returns when every part has ended.
+func (r *Relay) work(soft, hard context.Context) {
 	var wg sync.WaitGroup
 	for _, l := range r.loops {
 		wg.Go(func() { l.run(soft, hard) })
 	}
-	wg.Go(func() { r.runReclaim(soft) })
-	wg.Go(func() { r.runStats(soft) })
-	go func() {
-		wg.Wait()
-		close(r.done)
-	}()
-	return nil
+	for _, part := range []func(context.Context){r.runReclaim, r.runStats, r.runRetention} {
+		wg.Go(func() { part(soft) })
+	}
+	wg.Wait()
 }
 
 // Stop ends the relay and waits for its goroutines. No record is claimed any more; those not yet handed to a sink

@@ -27,7 +27,7 @@ func Migrations() database.Line { return database.Line{Name: "outbox", Files: mi
 // Every transition names the old status and, where there is one, the claim_owner; its caller looks at the affected
 // rows. Ids in lists are sorted, so that two statements over the same rows lock them in the same order.
 //
-// {by id}, {by due} and {by key} name the one index that a statement may use. A planner that prefers another
+// {by id}, {by due}, {by key}, {by biz} and {by msg} name the one index that a statement may use. A planner that prefers another
 // would walk a whole backlog for each claim; and a table without the index is an error at once, not a slow relay.
 const (
 	// sqlInsert makes a record: none -> WAIT.
@@ -111,17 +111,29 @@ type store struct {
 }
 
 func newStore(db *database.DB) store {
-	byID, byIndex := "NOT INDEXED", "INDEXED BY %s" // SQLite finds rows by their id without an index
-	dueText := "'@' || next_retry_time"             // its driver makes a time of whatever looks like one
+	byID, byIndex, forUpdate := "NOT INDEXED", "INDEXED BY %s", "" // SQLite finds rows by their id without an index
+	dueText := "'@' || next_retry_time"                            // its driver makes a time of whatever looks like one
+	remove := "DELETE FROM t_event_record "
 	if db.Dialect == database.MySQL {
-		byID, byIndex = "FORCE INDEX (PRIMARY)", "FORCE INDEX (%s)"
+		byID, byIndex, forUpdate = "FORCE INDEX (PRIMARY)", "FORCE INDEX (%s)", " FOR UPDATE"
 		dueText = "CONCAT('@', next_retry_time)"
+		remove = "DELETE t_event_record FROM t_event_record " // the form that takes a hint
 	}
 	return store{db: db, dialect: strings.NewReplacer(
-		"{now}", db.Dialect.Now(), "{now+}", db.Dialect.NowPlus(), "{age}", ageMicros(db.Dialect),
+		"{now}", db.Dialect.Now(), "{now+}", db.Dialect.NowPlus(), "{age}", ageMicros(db.Dialect), "{overdue}", overdueMicros(db.Dialect),
 		"{by id}", byID, "{by due}", fmt.Sprintf(byIndex, "idx_status_next_retry"),
-		"{due text}", dueText, "{by key}", fmt.Sprintf(byIndex, "idx_key_version"),
+		"{due text}", dueText,
+		"{by key}", fmt.Sprintf(byIndex, "idx_key_version"), "{by biz}", fmt.Sprintf(byIndex, "uk_biz_event_sink"),
+		"{by msg}", fmt.Sprintf(byIndex, "uk_msg_sink"), "{for update}", forUpdate, "{delete by id}", remove+byID,
 	)}
+}
+
+// fact is t as a column of the application's clock holds it, in UTC whatever the pool of the statement would make of it.
+func (s store) fact(t time.Time) string {
+	if s.db.Dialect == database.MySQL {
+		return t.UTC().Format("2006-01-02 15:04:05.000000")
+	}
+	return t.UTC().Format("2006-01-02 15:04:05.999999999-07:00")
 }
 
 func uniqueKey(name string, columns ...string) database.UniqueKey {
@@ -137,7 +149,7 @@ func ukBizEventSink() database.UniqueKey {
 func (s store) insert(tx *gorm.DB, r newRecord) error {
 	err := tx.Exec(s.dialect.Replace(sqlInsert),
 		r.MsgID, r.sink, r.EventType, r.BizNo, r.delivery, r.aggregateID, r.AggregateVersion, r.PartitionKey, r.Destination,
-		r.Payload, r.headers, s.db.Dialect.Offset(r.delay), r.createdAt).Error
+		r.Payload, r.headers, s.db.Dialect.Offset(r.delay), s.fact(r.createdAt)).Error
 	switch {
 	case err == nil:
 		return nil

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -46,6 +47,8 @@ type WriterConfig struct {
 	// MaxPayload is the largest encoded event in bytes; a larger one is refused before anything is written.
 	// Defaults to 4 MiB less 64 KiB.
 	MaxPayload int
+	// Backlog, when set, refuses writes while the backlog is older than its limit, if that is its policy.
+	Backlog *Backlog
 	// Nudge is called after a commit and must not block: Relay.Nudge of a relay in the same process. Optional.
 	Nudge func()
 	// Logger defaults to a no-op.
@@ -103,13 +106,26 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 	return &Writer{cfg: cfg, store: newStore(cfg.DB), metrics: m}, nil
 }
 
+// WithoutBacklog is a writer like w that refuses nothing for the sake of the backlog: for repairs, whose events are
+// owed already.
+func (w *Writer) WithoutBacklog() *Writer {
+	free := *w
+	free.cfg.Backlog = nil
+	return &free
+}
+
 // PublishInTx runs local and writes the event record in one transaction: the event is delivered at least once iff
 // that transaction commits. local may run more than once; a lock conflict repeats it under the same Attempt.
 //
 // The error is nil (committed), wraps halfbox.ErrRolledBack and the cause (nothing happened), or wraps
 // halfbox.ErrUnknown (COMMIT's answer was lost; the Receipt then names the attempt that may have committed). Causes
-// of this package are ErrInvalidEvent, ErrTooLarge, ErrDuplicateMessage and ErrDuplicateFact.
+// of this package are ErrBacklog, ErrInvalidEvent, ErrTooLarge, ErrDuplicateMessage and ErrDuplicateFact.
 func (w *Writer) PublishInTx(ctx context.Context, ev halfbox.Event, local func(tx *gorm.DB, at halfbox.Attempt) error) (halfbox.Receipt, error) {
+	if err := w.cfg.Backlog.check(); err != nil {
+		err = halfbox.RolledBack(err)
+		w.metrics.observe(err)
+		return halfbox.Receipt{}, err
+	}
 	receipt, err := w.attempt(ctx, ev, local)
 	if errors.Is(err, halfbox.ErrVoided) && errors.Is(err, halfbox.ErrRolledBack) {
 		w.cfg.Logger.Info("attempt was voided, making a new one", zap.String("biz_no", ev.Subject))
@@ -148,11 +164,22 @@ func (w *Writer) attempt(ctx context.Context, ev halfbox.Event, local func(tx *g
 // the relay then. On an error the caller rolls back, except for ErrDuplicateMessage and ErrDuplicateFact: these
 // leave the transaction usable.
 func (w *Writer) WriteTx(tx *gorm.DB, ev halfbox.Event, at halfbox.Attempt) error {
+	if err := w.cfg.Backlog.check(); err != nil {
+		return err
+	}
 	r, err := w.record(ev, at)
 	if err != nil {
 		return err
 	}
 	return w.store.insert(tx, r)
+}
+
+// WriteSQLTx is WriteTx for a transaction of database/sql, or of what embeds one (sqlx). It may come from a pool of
+// the caller's own on the same database.
+func (w *Writer) WriteSQLTx(ctx context.Context, tx *sql.Tx, ev halfbox.Event, at halfbox.Attempt) error {
+	session := w.cfg.DB.Write.Session(&gorm.Session{NewDB: true, Context: ctx})
+	session.Statement.ConnPool = tx
+	return w.WriteTx(session, ev, at)
 }
 
 func (w *Writer) record(ev halfbox.Event, at halfbox.Attempt) (newRecord, error) {

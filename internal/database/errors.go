@@ -17,6 +17,7 @@ import (
 const (
 	myDuplicateEntry     = 1062
 	myNoTable            = 1146
+	myNoKey              = 1176
 	myDiskFull           = 1021
 	myTooManyConnections = 1040
 	myShutdown           = 1053
@@ -143,4 +144,14 @@ func sqliteCode(err error) (int, *sqlite.Error) {
 		return lite.Code(), lite
 	}
 	return 0, nil
+}
+
+// IsNoIndex reports whether err says that a statement names an index that is not there.
+func IsNoIndex(err error) bool {
+	var my *mysql.MySQLError
+	if errors.As(err, &my) {
+		return my.Number == myNoKey
+	}
+	_, lite := sqliteCode(err)
+	return lite != nil && strings.Contains(lite.Error(), "no such index")
 }
