@@ -120,6 +120,10 @@ type Outbox struct {
 	PollMax         time.Duration `yaml:"poll_max" env:"POLL_MAX"`
 	Ordered         bool          `yaml:"ordered" env:"ORDERED"`
 	HeadOfLine      string        `yaml:"head_of_line" env:"HEAD_OF_LINE"`
+	MaxPayload      int           `yaml:"max_payload" env:"MAX_PAYLOAD"`
+	Retention       time.Duration `yaml:"retention" env:"RETENTION"`
+	BacklogLimit    time.Duration `yaml:"backlog_limit" env:"BACKLOG_LIMIT"`
+	BacklogPolicy   string        `yaml:"backlog_policy" env:"BACKLOG_POLICY"`
 }
 
 // Validate checks what can be known without an engine. The error names every key that is wrong.
@@ -161,6 +165,8 @@ func (c Config) Validate() error {
 	bad(!oneOf(c.Outbox.Claim, "auto", "skip-locked", "conditional-update"), "outbox.claim: %q is not auto, skip-locked or conditional-update", c.Outbox.Claim)
 	bad(!oneOf(c.Outbox.HeadOfLine, "block", "park"), "outbox.head_of_line: %q is not block or park", c.Outbox.HeadOfLine)
 	bad(c.Outbox.Claim == "skip-locked" && c.Database.Driver != "mysql", "outbox.claim: skip-locked needs database.driver mysql")
+	bad(c.Outbox.Retention < 0, "outbox.retention: must not be negative, 0 keeps everything")
+	bad(!oneOf(c.Outbox.BacklogPolicy, "warn", "refuse"), "outbox.backlog_policy: %q is not warn or refuse", c.Outbox.BacklogPolicy)
 	errs = append(errs, c.validateTimes()...)
 	return errors.Join(errs...)
 }
@@ -177,7 +183,7 @@ func (c Config) validateTimes() (errs []error) {
 		"checkback.grace": c.Checkback.Grace, "checkback.deadline": c.Checkback.Deadline,
 		"rescue.poll": c.Rescue.Poll, "rescue.lease": c.Rescue.Lease,
 		"outbox.lease": c.Outbox.Lease, "outbox.send_timeout": c.Outbox.SendTimeout,
-		"outbox.reclaim_interval": c.Outbox.ReclaimInterval, "outbox.poll_max": c.Outbox.PollMax,
+		"outbox.reclaim_interval": c.Outbox.ReclaimInterval, "outbox.poll_max": c.Outbox.PollMax, "outbox.backlog_limit": c.Outbox.BacklogLimit,
 		"outbox.backoff": c.Outbox.Backoff, "outbox.backoff_max": c.Outbox.BackoffMax,
 	} {
 		if d <= 0 {
@@ -191,7 +197,7 @@ func (c Config) validateTimes() (errs []error) {
 	if c.Broker.CheckMax < 1 {
 		errs = append(errs, errors.New("broker.check_max: must be at least 1"))
 	}
-	for key, n := range map[string]int{"batch": c.Outbox.Batch, "batch_max": c.Outbox.BatchMax, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate} {
+	for key, n := range map[string]int{"batch": c.Outbox.Batch, "batch_max": c.Outbox.BatchMax, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate, "max_payload": c.Outbox.MaxPayload} {
 		if n < 1 {
 			errs = append(errs, fmt.Errorf("outbox.%s: must be at least 1", key))
 		}

@@ -89,6 +89,10 @@ func TestValidate(t *testing.T) {
 		"tls without ca":       {func(c *configs.Config) { c.Database.TLS = "verify-ca" }, "database.tls_ca_file"},
 		"claim":                {func(c *configs.Config) { c.Outbox.Claim = "first" }, "outbox.claim"},
 		"claim without locks":  {func(c *configs.Config) { c.Outbox.Claim = "skip-locked" }, "needs database.driver mysql"},
+		"retention":            {func(c *configs.Config) { c.Outbox.Retention = -1 }, "outbox.retention"},
+		"backlog policy":       {func(c *configs.Config) { c.Outbox.BacklogPolicy = "shout" }, "outbox.backlog_policy"},
+		"backlog limit":        {func(c *configs.Config) { c.Outbox.BacklogLimit = 0 }, "outbox.backlog_limit"},
+		"max payload":          {func(c *configs.Config) { c.Outbox.MaxPayload = 0 }, "outbox.max_payload"},
 		"half a credential":    {func(c *configs.Config) { c.RocketMQ.AccessKey = "me" }, "set both or none"},
 		"log level and format": {func(c *configs.Config) { c.Log.Level, c.Log.Format = "loud", "xml" }, "log.format"},
 	} {

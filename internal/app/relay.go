@@ -34,7 +34,7 @@ func (a *App) openRelay() error {
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
 		DB: db, Sinks: []outbox.Sink{sink}, Ordered: a.orderedSinks(), Claim: claim, Batch: a.cfg.Outbox.Batch, BatchMax: a.cfg.Outbox.BatchMax, Lease: a.cfg.Outbox.Lease,
 		MaxRetries: a.cfg.Outbox.MaxRetries, BackoffBase: a.cfg.Outbox.Backoff, BackoffCap: a.cfg.Outbox.BackoffMax,
-		DrainRate:   a.cfg.Outbox.DrainRate,
+		DrainRate: a.cfg.Outbox.DrainRate, Retention: a.cfg.Outbox.Retention,
 		SendTimeout: a.cfg.Outbox.SendTimeout, ReclaimInterval: a.cfg.Outbox.ReclaimInterval, PollMax: a.cfg.Outbox.PollMax,
 		Logger: a.log, Registerer: a.reg,
 		Hooks: outbox.Hooks{
@@ -48,6 +48,7 @@ func (a *App) openRelay() error {
 	}
 	a.onStop("relay", relay.Stop)
 	a.onStart("relay", relay.Start)
+	a.readyCheck("outbox relay", func(context.Context) error { return relay.Ready() })
 	a.relay = relay
 	return a.openPurger(db)
 }
@@ -103,7 +104,11 @@ func (a *App) openWriter() (_ *outbox.Writer, err error) {
 		return a.writer, nil
 	}
 	cfg := outbox.WriterConfig{
-		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Destination: a.cfg.RocketMQ.OrderTopic, Ordered: a.cfg.Outbox.Ordered, Logger: a.log, Registerer: a.reg,
+		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Destination: a.cfg.RocketMQ.OrderTopic, Ordered: a.cfg.Outbox.Ordered, MaxPayload: a.cfg.Outbox.MaxPayload,
+		Logger: a.log, Registerer: a.reg,
+	}
+	if cfg.Backlog, err = a.openBacklog(); err != nil {
+		return nil, err
 	}
 	if a.relay != nil {
 		cfg.Nudge = a.relay.Nudge
@@ -112,15 +117,37 @@ func (a *App) openWriter() (_ *outbox.Writer, err error) {
 	return a.writer, err
 }
 
-// events lets operators look at the outbox.
+// openBacklog watches the outbox from the process that writes, where no relay need run.
+func (a *App) openBacklog() (*outbox.Backlog, error) {
+	backlog, err := outbox.NewBacklog(outbox.BacklogConfig{
+		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Limit: a.cfg.Outbox.BacklogLimit, Policy: outbox.BacklogPolicy(a.cfg.Outbox.BacklogPolicy),
+		Logger: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.onStop("backlog", backlog.Stop)
+	a.onStart("backlog", backlog.Start)
+	return backlog, nil
+}
+
+// events lets operators look at the outbox and put its dead letters right.
 type events struct{ db *database.DB }
 
 var _ httpapi.Events = events{}
 
 func (e events) Stats(ctx context.Context) (outbox.Snapshot, error) { return outbox.Stats(ctx, e.db) }
 
-func (e events) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	return outbox.List(ctx, e.db, f)
+func (e events) Search(ctx context.Context, f outbox.Filter) (outbox.Page, error) {
+	return outbox.Search(ctx, e.db, f)
+}
+
+func (e events) Redrive(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error) {
+	return outbox.Redrive(ctx, e.db, o)
+}
+
+func (e events) PurgeDead(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error) {
+	return outbox.PurgeDead(ctx, e.db, o)
 }
 
 func (e events) Get(ctx context.Context, msgID string) ([]outbox.Entry, error) {

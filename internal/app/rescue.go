@@ -25,7 +25,7 @@ func (a *App) openRescue() error {
 		return err
 	}
 	rescuer, err := checkback.NewRescuer(checkback.RescueConfig{
-		DB: a.orderDB, Checker: checker, Records: records{writer}, Nudge: a.relay.Nudge,
+		DB: a.orderDB, Checker: checker, Records: records{writer.WithoutBacklog()}, Nudge: a.relay.Nudge,
 		NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey, SecretKey: string(a.cfg.RocketMQ.SecretKey),
 		Group: a.cfg.RocketMQ.TransactionGroup, PullGroup: a.cfg.Rescue.Group,
 		Poll: a.cfg.Rescue.Poll, Lease: a.cfg.Rescue.Lease,

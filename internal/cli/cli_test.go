@@ -58,6 +58,13 @@ func TestUsageErrors(t *testing.T) {
 		"--status":                   {"outbox", "list", "--status", "LOST"},
 		"--limit":                    {"outbox", "list", "--limit", "0"},
 		"--output":                   {"outbox", "stats", "-o", "xml"},
+		"which dead letters":         {"outbox", "redrive", "--reason", "x"},
+		"contradict":                 {"outbox", "redrive", "--all", "--sink", "main", "--reason", "x"},
+		"--reason is required":       {"outbox", "redrive", "--all"},
+		"--limit -1":                 {"outbox", "redrive", "--all", "--reason", "x", "--limit", "-1"},
+		"--rate":                     {"outbox", "redrive", "--all", "--reason", "x", "--rate", "-1"},
+		"--older-than":               {"outbox", "purge", "--older-than", "-1h", "--reason", "x", "--yes"},
+		"confirm with --yes":         {"outbox", "purge", "--all", "--reason", "x"},
 		"accepts 1 arg":              {"outbox", "show"},
 		"there is no order databas":  {"outbox", "stats", "--data", t.TempDir()},
 		"there is no order database": {"doctor", "--data", t.TempDir()},
@@ -107,7 +114,19 @@ func TestOutboxCommands(t *testing.T) {
 
 	code, out, _ = run("outbox", "list", "--data", dir, "-o", "json", "--status", "FAIL")
 	require.Zero(t, code)
-	require.JSONEq(t, `[]`, out)
+	require.JSONEq(t, `{"events":[]}`, out)
+
+	code, out, _ = run("outbox", "list", "--data", dir, "--limit", "1", "-o", "json")
+	require.Zero(t, code)
+	var page struct {
+		Events []map[string]any
+		Next   string
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &page))
+	require.Len(t, page.Events, 1)
+	code, out, _ = run("outbox", "list", "--data", dir, "--limit", "1", "--after", page.Next)
+	require.Zero(t, code)
+	require.NotContains(t, out, page.Events[0]["msg_id"])
 
 	code, out, _ = run("outbox", "show", ids[0], "--data", dir, "-o", "json")
 	require.Zero(t, code)
@@ -142,7 +161,7 @@ func TestMigrateAndDoctor(t *testing.T) {
 	dir := t.TempDir()
 	code, out, err := run("migrate", "up", "--data", dir)
 	require.Zero(t, code, err)
-	require.Equal(t, "order: at version 1\noutbox: at version 1\ncheckback: at version 1\ntxlog: at version 1\npoints: at version 1\n", out)
+	require.Equal(t, "order: at version 1\noutbox: at version 2\ncheckback: at version 1\ntxlog: at version 1\npoints: at version 1\n", out)
 	code, _, err = run("migrate", "up", "--data", dir)
 	require.Zero(t, code, err)
 
@@ -153,19 +172,21 @@ func TestMigrateAndDoctor(t *testing.T) {
 
 	code, out, _ = run("migrate", "down", "--data", dir, "--line", "outbox", "--yes")
 	require.Zero(t, code)
-	require.Contains(t, out, "outbox: undone 1")
+	require.Contains(t, out, "outbox: undone 2")
 	code, out, err = run("migrate", "status", "--data", dir)
 	require.Equal(t, 1, code)
 	require.Contains(t, err, "halfbox migrate up")
-	require.Regexp(t, `outbox +1 +\S+ +pending`, out)
+	require.Regexp(t, `outbox +2 +\S+ +pending`, out)
 	code, out, _ = run("doctor", "--data", dir, "-o", "json")
 	require.Equal(t, 1, code)
 	var findings []map[string]string
 	require.NoError(t, json.Unmarshal([]byte(out), &findings))
 	require.Contains(t, findings, map[string]string{
 		"check": "order database: tables", "verdict": "bad", "remedy": "halfbox migrate up",
-		"detail": "migration 0001_event_record.sql of outbox is not applied: run halfbox migrate up",
+		"detail": "migration 0002_audit_log.sql of outbox is not applied: run halfbox migrate up",
 	})
+	code, _, err = run("migrate", "down", "--data", dir, "--line", "outbox", "--yes")
+	require.Zero(t, code, err)
 	code, _, err = run("migrate", "down", "--data", dir, "--line", "outbox", "--yes")
 	require.Equal(t, 1, code)
 	require.Contains(t, err, "no migration of outbox is applied")

@@ -25,19 +25,25 @@ const statementTimeout = 30 * time.Second
 func newOutbox(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outbox",
-		Short: "Look at the outbox, t_event_record",
-		Long: `Look at the event records of the order database. They may be read while the service runs.
+		Short: "Look at the outbox, t_event_record, and put its dead letters right",
+		Long: `Look at the event records of the order database, send dead letters again, delete them. All of it may be done while
+the service runs.
 
 A record is WAIT (due at its next retry time), SENDING (claimed under a lease), SUCCESS or FAIL (a dead letter).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newOutboxStats(o), newOutboxList(o), newOutboxShow(o), newOutboxBlocked(o))
+	cmd.AddCommand(newOutboxStats(o), newOutboxList(o), newOutboxShow(o), newOutboxBlocked(o), newOutboxRedrive(o), newOutboxPurge(o))
 	return cmd
 }
 
-// withOutbox opens the order database for one command.
+// withOutbox opens the order database for one command that asks a question.
 func withOutbox(ctx context.Context, o *options, do func(ctx context.Context, db *database.DB) error) error {
+	return withOutboxFor(ctx, o, statementTimeout, do)
+}
+
+// withOutboxFor is withOutbox for a command that may take as long as timeout, or as it needs if that is 0.
+func withOutboxFor(ctx context.Context, o *options, timeout time.Duration, do func(ctx context.Context, db *database.DB) error) error {
 	cfg, err := o.load()
 	if err != nil {
 		return err
@@ -49,8 +55,11 @@ func withOutbox(ctx context.Context, o *options, do func(ctx context.Context, db
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
 	if err := errors.Join(do(ctx, db), db.Close()); err != nil {
 		return &runError{err}
 	}
@@ -100,15 +109,22 @@ func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 func newOutboxList(o *options) *cobra.Command {
 	var out output
-	var f outbox.Filter
+	var flags filterFlags
 	var status string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List records",
+		Long: `List records, in the order in which they are or were due within a state and sink.
+
+--status, --sink, --biz-no, --msg-id and --key are looked up by an index. The other filters are compared record by
+record, at most 10,000 in one call: when there are more to look at, the list may be short, and the last line (in JSON:
+next) says how to go on.`,
 		Example: `  halfbox outbox list --status FAIL
+  halfbox outbox list --status FAIL --error "no route" --older-than 1h
   halfbox outbox list --biz-no 06H2J3PCF5YN72G10ZYXEPGQM0 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f := flags.filter
 			f.Status = outbox.Status(status)
 			if f.Status != "" && !slices.Contains(outbox.Statuses(), f.Status) {
 				return fmt.Errorf("--status %q: write one of %v", status, outbox.Statuses())
@@ -116,35 +132,41 @@ func newOutboxList(o *options) *cobra.Command {
 			if f.Limit < 1 || f.Limit > 1000 {
 				return fmt.Errorf("--limit %d: write a number from 1 to 1000", f.Limit)
 			}
-			if err := out.validate(); err != nil {
+			if err := errors.Join(out.validate(), flags.validate()); err != nil {
 				return err
 			}
 			return withOutbox(cmd.Context(), o, func(ctx context.Context, db *database.DB) error {
-				entries, err := outbox.List(ctx, db, f)
+				page, err := outbox.Search(ctx, db, f)
+				if errors.Is(err, outbox.ErrBadCursor) {
+					return errors.New("--after: write what the list before has said, with the same filters")
+				}
 				if err != nil {
 					return err
 				}
-				return out.print(cmd.OutOrStdout(), eventview.All(entries), func() [][]string { return listTable(entries) })
+				return out.print(cmd.OutOrStdout(), eventview.OfPage(page), func() [][]string { return listTable(page) })
 			})
 		},
 	}
 	cmd.Flags().StringVar(&status, "status", "", fmt.Sprintf("only these: %v", outbox.Statuses()))
-	cmd.Flags().StringVar(&f.Sink, "sink", "", "only this sink's")
-	cmd.Flags().StringVar(&f.EventType, "type", "", "only this event type, for example order.created")
-	cmd.Flags().StringVar(&f.BizNo, "biz-no", "", "only this business number, for example an order number")
-	cmd.Flags().IntVar(&f.Limit, "limit", 100, "at most so many, up to 1000")
+	flags.flags(cmd)
+	cmd.Flags().StringVar(&flags.filter.MsgID, "msg-id", "", "only this message")
+	cmd.Flags().IntVar(&flags.filter.Limit, "limit", 100, "at most so many, up to 1000")
+	cmd.Flags().StringVar(&flags.filter.After, "after", "", "go on where the list before has ended")
 	out.flag(cmd)
 	return cmd
 }
 
-func listTable(entries []outbox.Entry) [][]string {
+func listTable(page outbox.Page) [][]string {
 	rows := [][]string{{"MSG ID", "SINK", "TYPE", "BIZ NO", "STATUS", "RETRIES", "NEXT RETRY (UTC)", "LAST ERROR"}}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		next := "-"
 		if e.Status == outbox.StatusWait {
 			next = e.NextRetryTime.Format("2006-01-02 15:04:05.000")
 		}
 		rows = append(rows, []string{e.MsgID, e.Sink, e.EventType, e.BizNo, string(e.Status), strconv.Itoa(e.RetryCount), next, shortened(e.LastError)})
+	}
+	if page.Next != "" {
+		rows = append(rows, []string{"there may be more: --after " + page.Next})
 	}
 	return rows
 }

@@ -69,6 +69,37 @@ func All(entries []outbox.Entry) []Event {
 	return views
 }
 
+// Page is a part of the records that a filter selects. Next continues the search; without it there are no more.
+type Page struct {
+	Events []Event `json:"events"`
+	Next   string  `json:"next,omitempty"`
+}
+
+// OfPage shows a page.
+func OfPage(p outbox.Page) Page { return Page{Events: All(p.Entries), Next: p.Next} }
+
+// Operation is what was done to dead letters, or would be.
+type Operation struct {
+	DryRun bool `json:"dry_run"`
+	// RunID finds the rows of t_audit_log; empty when nothing was changed.
+	RunID   string `json:"run_id,omitempty"`
+	Matched int    `json:"matched"`
+	Changed int    `json:"changed"`
+	// More is true when the limit was reached: there may be others.
+	More bool `json:"more"`
+	// Events are the first hundred that matched, as they were before.
+	Events []Event `json:"events"`
+}
+
+// OfOperation shows the result of a redrive or a purge.
+func OfOperation(r outbox.OperationResult, dryRun bool) Operation {
+	o := Operation{DryRun: dryRun, Matched: r.Matched, Changed: r.Changed, More: r.More, Events: All(r.Sample)}
+	if r.Changed > 0 {
+		o.RunID = r.RunID
+	}
+	return o
+}
+
 // Stats is what the outbox holds.
 type Stats struct {
 	Sinks []SinkStats `json:"sinks"`

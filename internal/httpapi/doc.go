@@ -31,6 +31,7 @@
 //	*order.UnknownError, halfbox.ErrUnknown                  503     outcome-unknown, Retry-After
 //	halfbox.ErrUnavailable, a deadline, a lock conflict      503     unavailable, Retry-After
 //	more than MaxInFlight orders at once                     503     overloaded, Retry-After
+//	outbox.ErrBacklog                                        503     overloaded, Retry-After
 //	a panic, every other error                               500     internal
 //
 // An invalid value is a 400 like broken JSON; 422 is kept for a reused key alone. The text of an error that is not

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"go.uber.org/zap"
@@ -15,25 +16,35 @@ import (
 	"github.com/halfbox/halfbox/outbox"
 )
 
-// Events is what the operator's endpoints need of the outbox.
+// Events is what the operator's endpoints need of the outbox; see package outbox.
 type Events interface {
 	Stats(ctx context.Context) (outbox.Snapshot, error)
-	List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error)
+	Search(ctx context.Context, f outbox.Filter) (outbox.Page, error)
 	// Get returns the records of a message, or outbox.ErrNotFound.
 	Get(ctx context.Context, msgID string) ([]outbox.Entry, error)
+	Redrive(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error)
+	PurgeDead(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error)
 }
 
 // EventRoutes are the operator's endpoints for event records:
 //
-//	GET /admin/v1/stats              counts by sink and state, age of the oldest unsent record
-//	GET /admin/v1/events             ?sink= status= type= biz_no= limit= (100, at most 1000)
-//	GET /admin/v1/events/{msg_id}    one message whole, its payload included
+//	GET  /admin/v1/stats             counts by sink and state, age of the oldest unsent record
+//	GET  /admin/v1/events            ?sink= status= type= biz_no= key= error= older_than= newer_than= limit= (100, at
+//	                                 most 1000) after= (next of the answer before)
+//	GET  /admin/v1/events/{msg_id}   one message whole, its payload included
+//	POST /admin/v1/events/redrive    dead letters are sent again, see deadletters.go
+//	POST /admin/v1/events/purge      dead letters are deleted
 func EventRoutes(events Events, log *zap.Logger) Routes {
 	answer := func(handle func(*gin.Context) (any, error)) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			body, err := handle(c)
-			if errors.Is(err, outbox.ErrNotFound) {
+			switch {
+			case errors.Is(err, outbox.ErrNotFound):
 				err = newProblem("event-not-found", http.StatusNotFound, "There is no such event record", "No event record has this msg_id.")
+			case errors.Is(err, outbox.ErrBadCursor):
+				err = invalidRequest("after", "is not the next of an answer to the same filter")
+			case errors.Is(err, outbox.ErrBadOperation):
+				err = invalidRequest("body", "does not say what to do: "+err.Error())
 			}
 			if err != nil {
 				fail(c, log, err)
@@ -52,20 +63,22 @@ func EventRoutes(events Events, log *zap.Logger) Routes {
 			if err != nil {
 				return nil, err
 			}
-			entries, err := events.List(c.Request.Context(), f)
-			return gin.H{"events": eventview.All(entries)}, err
+			page, err := events.Search(c.Request.Context(), f)
+			return eventview.OfPage(page), err
 		}))
 		get(r, "/admin/v1/events/:msg_id", answer(func(c *gin.Context) (any, error) {
 			entries, err := events.Get(c.Request.Context(), c.Param("msg_id"))
 			return gin.H{"events": eventview.All(entries)}, err
 		}))
+		r.POST("/admin/v1/events/redrive", answer(func(c *gin.Context) (any, error) { return operate(c, events.Redrive, false) }))
+		r.POST("/admin/v1/events/purge", answer(func(c *gin.Context) (any, error) { return operate(c, events.PurgeDead, true) }))
 	}
 }
 
 // eventFilter reads the query. A parameter that is not known is refused: a filter that is ignored would show more
 // than was asked for.
 func eventFilter(c *gin.Context) (outbox.Filter, error) {
-	known := []string{"sink", "status", "type", "biz_no", "limit"}
+	known := []string{"sink", "status", "type", "biz_no", "key", "error", "older_than", "newer_than", "limit", "after"}
 	for name, values := range c.Request.URL.Query() {
 		if len(values) > 1 {
 			return outbox.Filter{}, invalidRequest(name, "is given more than once")
@@ -76,9 +89,15 @@ func eventFilter(c *gin.Context) (outbox.Filter, error) {
 	}
 	f := outbox.Filter{
 		Sink: c.Query("sink"), Status: outbox.Status(c.Query("status")), EventType: c.Query("type"), BizNo: c.Query("biz_no"),
+		Key: c.Query("key"), Error: c.Query("error"), After: c.Query("after"),
 	}
 	if f.Status != "" && !slices.Contains(outbox.Statuses(), f.Status) {
 		return outbox.Filter{}, invalidRequest("status", fmt.Sprintf("must be one of %v", outbox.Statuses()))
+	}
+	for name, into := range map[string]*time.Duration{"older_than": &f.OlderThan, "newer_than": &f.NewerThan} {
+		if err := readDuration(name, c.Query(name), into); err != nil {
+			return outbox.Filter{}, err
+		}
 	}
 	if limit := c.Query("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)
@@ -88,4 +107,16 @@ func eventFilter(c *gin.Context) (outbox.Filter, error) {
 		f.Limit = n
 	}
 	return f, nil
+}
+
+func readDuration(name, text string, into *time.Duration) error {
+	if text == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return invalidRequest(name, "must be a duration such as 30s, 15m or 24h")
+	}
+	*into = d
+	return nil
 }

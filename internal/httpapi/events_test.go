@@ -23,6 +23,12 @@ import (
 // events serves the operator's endpoints over an outbox with two records.
 func events(t *testing.T) (http.Handler, []string) {
 	t.Helper()
+	h, _, ids := eventsOf(t, "")
+	return h, ids
+}
+
+func eventsOf(t *testing.T, token string) (http.Handler, *database.DB, []string) {
+	t.Helper()
 	db, err := database.OpenSQLite(filepath.Join(t.TempDir(), "order.db"), database.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -39,18 +45,26 @@ func events(t *testing.T) (http.Handler, []string) {
 		ids = append(ids, receipt.MsgID)
 	}
 	h, err := httpapi.Operator(httpapi.OperatorConfig{
-		Gatherer: prometheus.NewRegistry(), Mount: []httpapi.Routes{httpapi.EventRoutes(outboxOf{db}, zap.NewNop())},
+		Gatherer: prometheus.NewRegistry(), Token: token, Mount: []httpapi.Routes{httpapi.EventRoutes(outboxOf{db}, zap.NewNop())},
 	})
 	require.NoError(t, err)
-	return h, ids
+	return h, db, ids
 }
 
 type outboxOf struct{ db *database.DB }
 
 func (o outboxOf) Stats(ctx context.Context) (outbox.Snapshot, error) { return outbox.Stats(ctx, o.db) }
 
-func (o outboxOf) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	return outbox.List(ctx, o.db, f)
+func (o outboxOf) Search(ctx context.Context, f outbox.Filter) (outbox.Page, error) {
+	return outbox.Search(ctx, o.db, f)
+}
+
+func (o outboxOf) Redrive(ctx context.Context, op outbox.Operation) (outbox.OperationResult, error) {
+	return outbox.Redrive(ctx, o.db, op)
+}
+
+func (o outboxOf) PurgeDead(ctx context.Context, op outbox.Operation) (outbox.OperationResult, error) {
+	return outbox.PurgeDead(ctx, o.db, op)
 }
 
 func (o outboxOf) Get(ctx context.Context, id string) ([]outbox.Entry, error) {
@@ -86,6 +100,11 @@ func TestEventEndpoints(t *testing.T) {
 
 	_, one := ask(t, h, "/admin/v1/events?limit=1")
 	require.Len(t, one["events"], 1)
+	_, two := ask(t, h, "/admin/v1/events?limit=1&after="+one["next"].(string))
+	require.Len(t, two["events"], 1)
+	require.NotEqual(t, one["events"], two["events"])
+	_, old := ask(t, h, "/admin/v1/events?older_than=1h&key=A1&error=x")
+	require.Empty(t, old["events"])
 	_, none := ask(t, h, "/admin/v1/events?status=FAIL")
 	require.Equal(t, []any{}, none["events"])
 
@@ -102,6 +121,8 @@ func TestEventEndpointsRefuse(t *testing.T) {
 		"/admin/v1/events?status=LOST":             http.StatusBadRequest,
 		"/admin/v1/events?limit=0":                 http.StatusBadRequest,
 		"/admin/v1/events?limit=x":                 http.StatusBadRequest,
+		"/admin/v1/events?older_than=soon":         http.StatusBadRequest,
+		"/admin/v1/events?after=x":                 http.StatusBadRequest,
 		"/admin/v1/events?sinks=main":              http.StatusBadRequest,
 		"/admin/v1/events?status=WAIT&status=FAIL": http.StatusBadRequest,
 		"/admin/v1/events/nobody":                  http.StatusNotFound,

@@ -11,6 +11,7 @@ import (
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
 )
 
 // failure turns an error into the problem that the client sees; the table of the package's documentation. ctx is the
@@ -37,6 +38,8 @@ func failure(ctx context.Context, err error) *problem {
 		return keyReused()
 	case errors.Is(err, order.ErrNotFound):
 		return orderNotFound()
+	case errors.Is(err, outbox.ErrBacklog):
+		return backlogged()
 	case errors.Is(ctx.Err(), context.Canceled):
 		return requestCanceled()
 	case passes(ctx, err):

@@ -19,6 +19,7 @@ import (
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/order"
+	"github.com/halfbox/halfbox/outbox"
 	"github.com/halfbox/halfbox/points"
 )
 
@@ -41,6 +42,7 @@ func TestErrorsBecomeProblems(t *testing.T) {
 		{"outcome unknown, wrapped", fmt.Errorf("create: %w", &order.UnknownError{OrderNo: "ORDER1", Err: halfbox.Unknown(context.Canceled)}), 503, "outcome-unknown", "ORDER1", "2", zapcore.WarnLevel},
 		{"outcome unknown, no number", halfbox.Unknown(secret), 503, "outcome-unknown", "", "2", zapcore.WarnLevel},
 		{"no place for the message", fmt.Errorf("create order: %w", halfbox.RolledBack(fmt.Errorf("%w: %w", halfbox.ErrUnavailable, secret))), 503, "unavailable", "", "5", zapcore.WarnLevel},
+		{"backlog", fmt.Errorf("create order: %w", halfbox.RolledBack(fmt.Errorf("%w: %w", outbox.ErrBacklog, secret))), 503, "overloaded", "", "10", zapcore.WarnLevel},
 		{"deadline", halfbox.RolledBack(fmt.Errorf("%w: %w", context.DeadlineExceeded, secret)), 503, "unavailable", "", "5", zapcore.WarnLevel},
 		{"rolled back for another reason", halfbox.RolledBack(secret), 500, "internal", "", "", zapcore.ErrorLevel},
 		{"canceled, but not by the client", halfbox.RolledBack(context.Canceled), 500, "internal", "", "", zapcore.ErrorLevel},

@@ -109,6 +109,14 @@ func overloaded() *problem {
 	return p
 }
 
+// backlogged has a longer pause than overloaded: what is waiting has waited for minutes.
+func backlogged() *problem {
+	p := newProblem("overloaded", http.StatusServiceUnavailable, "Too many requests at once",
+		"Events wait too long for being sent, so no new one is taken. Nothing was changed. Repeat the request later.")
+	p.retryAfter = 10
+	return p
+}
+
 func unavailable() *problem {
 	p := newProblem("unavailable", http.StatusServiceUnavailable, "The service cannot do this now",
 		"Nothing was changed. The same request may succeed later.")
