@@ -21,7 +21,8 @@
 //	WAIT --claim--> SENDING --mark--> SUCCESS                            |
 //	                   |  |                                              |
 //	                   |  +----------------------------------------------+
-//	                   +--fail, bury--> FAIL (dead letter)
+//	  ^                +--fail, bury--> FAIL (dead letter)
+//	  +------------------redrive---------+
 //
 // Every transition is one conditional UPDATE on the old status and, out of SENDING, on the claim_owner; the affected
 // rows are checked. claim_owner is new for every claim, so that whatever a frozen process or a delayed packet still
@@ -36,6 +37,8 @@
 //	reclaim  lease_until has passed -> WAIT      reclaim_count + 1
 //	fail     refused, or the fourth failure        -> FAIL
 //	bury     lease ran out the fifth time          -> FAIL
+//	redrive  FAIL, by an operator, audited         -> WAIT      as if it had never been sent
+//	purge    SUCCESS, past the retention; FAIL only by an operator, audited -> gone
 //
 // # Clocks
 //
@@ -64,6 +67,17 @@
 //
 // A write-back that meets a database error is repeated for up to the length of a lease, and then left to the lease. A
 // claim whose outcome is unknown is given back before the next one. The loops survive every error.
+//
+// # Size and backlog
+//
+// The relay works only when every statement of its loops has its index (CheckIndexes); their cost does not depend on
+// the number of records that are done. These are deleted after RelayConfig.Retention. A Backlog tells the process that
+// writes how long records have been due, and lets its Writer refuse (ErrBacklog) when that is too long.
+//
+// # Use
+//
+// A Writer takes the caller's transaction as *gorm.DB (WriteTx) or *sql.Tx (WriteSQLTx), or begins its own
+// (PublishInTx). Package localtx makes the database handle, package outboxtest helps to test.
 //
 // Stop lets sends in progress finish and be marked and releases the rest. When its context ends first, sends are cut
 // off and their records wait for the end of their lease.
