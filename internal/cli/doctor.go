@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/halfbox/halfbox/checkback"
 	"github.com/halfbox/halfbox/configs"
 	"github.com/halfbox/halfbox/internal/app"
 	"github.com/halfbox/halfbox/internal/doctor"
@@ -75,6 +76,7 @@ func examine(ctx context.Context, o *options) (_ []doctor.Finding, err error) {
 	}
 	if !cfg.RocketMQ.Embedded() {
 		check.Cluster = cluster(cfg.RocketMQ)
+		check.Cluster.DiscardedTopic, check.Cluster.RescueGroup = checkback.DiscardedTopic, cfg.Rescue.Group
 	}
 	return doctor.Run(ctx, check), nil
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -32,6 +33,9 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 		for _, group := range c.Groups {
 			r.retryTopic(ctx, addr, "%RETRY%"+group, c.Credentials)
 		}
+		if c.DiscardedTopic != "" {
+			r.discarded(ctx, addr, c)
+		}
 		// Also those that have no topic of ours yet.
 		found, err := remoting.Masters(ctx, addr, c.Credentials)
 		for _, b := range found {
@@ -43,6 +47,34 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 	}
 	for _, addr := range slices.Sorted(maps.Keys(brokers)) {
 		r.broker(ctx, addr, c.Credentials, times)
+	}
+}
+
+// discarded checks that the rescue can read the half messages that brokers have given up on.
+func (r *report) discarded(ctx context.Context, ns string, c Cluster) {
+	check := "topic " + c.DiscardedTopic
+	queues, err := remoting.Queues(ctx, ns, c.DiscardedTopic, c.Credentials)
+	if err != nil {
+		r.bad(check, err.Error(), "check the name server "+ns)
+		return
+	}
+	var halves int64
+	for _, q := range queues {
+		p, err := remoting.Pull(ctx, q.Addr, remoting.PullRequest{Group: c.RescueGroup, Topic: c.DiscardedTopic, Queue: q.ID, Max: 1}, c.Credentials)
+		switch {
+		case errors.Is(err, remoting.ErrNoTopic):
+		case err != nil:
+			r.bad(check, err.Error(), "let consumer group "+c.RescueGroup+" (rescue.group) read it: half messages that the broker gives up on cannot be rescued otherwise")
+			return
+		default:
+			halves += p.Max - p.Min
+		}
+	}
+	switch {
+	case len(queues) == 0:
+		r.ok(check, "not there: its first half message makes it")
+	default:
+		r.ok(check, "can be read; holds %d half messages of all groups", halves)
 	}
 }
 

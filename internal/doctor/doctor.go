@@ -55,6 +55,9 @@ type Cluster struct {
 	Credentials remoting.Credentials
 	Topics      []string
 	Groups      []string // consumer groups, whose retry topics should be there
+	// DiscardedTopic is where brokers put half messages that they give up on, and RescueGroup the consumer group that
+	// reads it; empty when nobody does.
+	DiscardedTopic, RescueGroup string
 }
 
 // Times are the deadlines that must follow one another with the broker's.
