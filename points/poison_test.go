@@ -47,7 +47,7 @@ func TestPoison(t *testing.T) {
 			"message id long":    {with(func(f *fact) { f.msgID = strings.Repeat("m", 81) }), "id"},
 			"placeholder's id":   {with(func(f *fact) { f.msgID = "void:" + f.orderNo }), "void:"},
 			"message not ASCII":  {with(func(f *fact) { f.msgID = "сообщение" }), "id"},
-			"a very long reason": {with(func(f *fact) { f.typ = strings.Repeat("é", 5000) }), "unknown event type"},
+			"a very long reason": {with(func(f *fact) { f.schema = "urn:" + strings.Repeat("é", 5000) }), "unknown schema"},
 		}
 		ids := map[string]string{}
 		for name, tt := range tests {
