@@ -61,7 +61,7 @@ func (s *source) check(ctx context.Context, deadline time.Duration, decide func(
 	case v := <-done:
 		return v
 	case <-late.C:
-		s.markDown(true)
+		s.giveUp()
 		return verdict{Unknown, reasonError, errors.New("the resolver did not return at its deadline"), nil}
 	}
 }
@@ -121,6 +121,14 @@ func (s *source) markDown(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down, s.until = down, time.Now().Add(downFor)
+}
+
+// giveUp leaves a check behind, which may never return: another one may ask after a while.
+func (s *source) giveUp() {
+	s.markDown(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asking = false
 }
 
 // ping reports nil also for a Resolver that cannot tell.

@@ -112,7 +112,7 @@ func TestSoakStartAndStop(t *testing.T) {
 	cfg := n.cfg
 	cfg.NameServers, cfg.Logger, cfg.Registerer = []string{b.Addr()}, nil, nil
 	// A stopped client keeps its timers for up to 30 s, and one goroutine for ever.
-	const perClient = 512 << 10
+	const perClient = 192 << 10
 	soak(t, perClient, "halfbox/txmsg.", func(n int) {
 		cfg.Group = "tx-" + uuid.NewString()
 		p, err := txmsg.New(cfg)
