@@ -1,4 +1,4 @@
-.PHONY: help test test-race test-real lint fmt bench bench-peers bench-txmsg soak model ci
+.PHONY: help test test-race test-real lint fmt bench bench-outbox bench-peers bench-txmsg soak model ci
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 test: ## all tests on the embedded engines
@@ -15,6 +15,9 @@ fmt: ## format the code
 	go tool -modfile=tools/go.mod golangci-lint fmt ./...
 bench: ## benchmarks
 	go test -run '^$$' -bench . ./...
+bench-outbox: ## drain beside a bare loop, commit to broker and the write path, on MySQL and RocketMQ
+	eval "$$(scripts/engines up)" && HALFBOX_TEST_ENGINES=real go test -run '^$$' -bench 'DrainBesideABareLoop|CommitToBroker' -benchtime 1x -timeout 60m ./outbox/sink/rocketmq && \
+	HALFBOX_TEST_ENGINES=real go test -run '^$$' -bench 'BenchmarkWrite/mysql' ./outbox
 bench-peers: ## the outbox beside its peers on MySQL and RocketMQ, see bench/README.md
 	eval "$$(scripts/engines up)" && cd bench && go run . -json bench.json
 bench-txmsg: ## orders/s beside a bare loop with the same client and driver, on MySQL and RocketMQ
