@@ -45,7 +45,7 @@ func TestReclaimNudges(t *testing.T) {
 	put(t, plain, StatusSending, "gone", time.Hour)
 	var looks atomic.Int32
 	db := e.open(t, database.Options{Hooks: database.Hooks{After: func(_ database.Op, query string) error {
-		if strings.Contains(query, "next_retry_time <= ") {
+		if strings.HasPrefix(query, "SELECT") && strings.Contains(query, "next_retry_time <= ") {
 			looks.Add(1)
 		}
 		return nil
