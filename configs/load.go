@@ -76,6 +76,9 @@ func plain(err error) string {
 	return regexp.MustCompile("cannot unmarshal !!\\w+ `(.*?)` into (\\S+)").ReplaceAllString(s, `"$1" is not a valid $2`)
 }
 
+// Override sets what environ, a list like os.Environ's, says. Variables that are not of this program are left alone.
+func (c *Config) Override(environ []string) error { return c.override(environ) }
+
 func (c *Config) override(environ []string) error {
 	vars := map[string]string{}
 	for _, kv := range environ {

@@ -35,9 +35,13 @@ func (a *App) openAPI() error {
 	if err != nil {
 		return err
 	}
+	publishers, err := a.publishers(map[halfbox.Delivery]order.Publisher{halfbox.DeliveryTxmsg: producer, halfbox.DeliveryOutbox: writer})
+	if err != nil {
+		return err
+	}
 	orders, err := order.NewService(order.Config{
 		DB:         a.orderDB,
-		Publishers: map[halfbox.Delivery]order.Publisher{halfbox.DeliveryTxmsg: producer, halfbox.DeliveryOutbox: writer},
+		Publishers: publishers,
 		Default:    halfbox.Delivery(a.cfg.Order.Delivery),
 	})
 	if err != nil {

@@ -35,6 +35,8 @@ type Options struct {
 	Logger *zap.Logger
 	// Faults are the armed crash points, usually none.
 	Faults faults.Set
+	// Instruments let a measurement look at the service from inside, usually none.
+	Instruments Instruments
 }
 
 // Role is one part of the service that can run in a process of its own.
@@ -82,6 +84,7 @@ type App struct {
 	log    *zap.Logger
 	reg    *prometheus.Registry
 	faults faults.Set
+	inside Instruments
 
 	broker      *broker.Broker // nil when a cluster is configured
 	nameServers []string
@@ -108,7 +111,7 @@ func New(o Options) (_ *App, err error) {
 	if err := o.Config.Validate(); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	a := &App{cfg: o.Config, roles: o.Roles, log: o.Logger, faults: o.Faults, reg: prometheus.NewRegistry(), failed: make(chan error, 2)}
+	a := &App{cfg: o.Config, roles: o.Roles, log: o.Logger, faults: o.Faults, inside: o.Instruments, reg: prometheus.NewRegistry(), failed: make(chan error, 2)}
 	if len(a.roles) == 0 {
 		a.roles = Roles()
 	}

@@ -99,6 +99,9 @@ func (a *App) openDatabases() error {
 // openDatabase opens one database and closes it when the application stops.
 func (a *App) openDatabase(name string, o database.Options) (*database.DB, error) {
 	o.Logger = a.log.Named("database").With(zap.String("database", name))
+	if a.inside.SQL != nil {
+		o.Hooks = a.inside.SQL(name)
+	}
 	db, err := openDatabase(a.cfg, name, o)
 	if err != nil {
 		return nil, err

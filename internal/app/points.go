@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"time"
 
 	"github.com/halfbox/halfbox/internal/faults"
 	"github.com/halfbox/halfbox/internal/httpapi"
@@ -30,7 +31,11 @@ func (a *App) openPoints() error {
 		Group:       a.cfg.RocketMQ.PointsGroup, Topic: a.cfg.RocketMQ.OrderTopic,
 		Logger: a.log.Named("points"),
 		Handle: func(ctx context.Context, m rocketmq.Message) error {
+			received := time.Now()
 			_, err := handler.Handle(ctx, points.Message{MsgID: m.MsgID, Topic: m.Topic, Body: m.Body})
+			if err == nil && a.inside.Delivered != nil {
+				a.inside.Delivered(m, received, time.Now())
+			}
 			return err
 		},
 	})

@@ -23,7 +23,7 @@ func (a *App) openRelay() error {
 	if err != nil {
 		return err
 	}
-	sink, err := a.openSink()
+	sink, err := a.openSink(a.cfg.Outbox.Sink)
 	if err != nil {
 		return err
 	}
@@ -66,10 +66,10 @@ func (a *App) openPurger(db *database.DB) error {
 	return nil
 }
 
-// openSink builds the sink of the order events.
-func (a *App) openSink() (outbox.Sink, error) {
+// openSink builds a sink of order events.
+func (a *App) openSink(name string) (outbox.Sink, error) {
 	cfg := sinkrocketmq.Config{
-		Name: a.cfg.Outbox.Sink, NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey,
+		Name: name, NameServers: a.nameServers, AccessKey: a.cfg.RocketMQ.AccessKey,
 		SecretKey: string(a.cfg.RocketMQ.SecretKey), Group: a.cfg.RocketMQ.RelayGroup,
 		SendTimeout: a.cfg.Outbox.SendTimeout * 4 / 5, // the client's own answer comes before the relay gives up
 	}

@@ -137,6 +137,6 @@ Exit codes: 0 done, 1 the run failed or a check found something, 2 usage or conf
 	root.PersistentFlags().StringVar(&o.config, "config", "", "configuration file (YAML); every key is in configs/default.yaml")
 	root.PersistentFlags().StringVar(&o.data, "data", "", "folder of the embedded engines (default ./data)")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(o), newBroker(o), newMigrate(o), newDoctor(o), newOutbox(o), newVersion())
+	root.AddCommand(newServe(o), newBroker(o), newMigrate(o), newDoctor(o), newOutbox(o), newCompare(o), newVersion())
 	return root
 }

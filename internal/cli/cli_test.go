@@ -33,11 +33,11 @@ func runIn(environ []string, args ...string) (code int, stdout, stderr string) {
 }
 
 func TestHelpTeaches(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"serve", "--help"}, {"broker", "--help"}, {"outbox"}, {"outbox", "list", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"serve", "--help"}, {"broker", "--help"}, {"outbox"}, {"outbox", "list", "--help"}, {"compare", "--help"}} {
 		code, out, _ := run(args...)
 		require.Zero(t, code, args)
 		require.Contains(t, out, "halfbox", args)
-		require.NotContains(t, out, "--fault", "crash points are hidden")
+		require.NotContains(t, out, "--fault ", "crash points are hidden")
 	}
 	code, out, _ := run("version")
 	require.Zero(t, code)
@@ -65,6 +65,12 @@ func TestUsageErrors(t *testing.T) {
 		"--rate":                     {"outbox", "redrive", "--all", "--reason", "x", "--rate", "-1"},
 		"--older-than":               {"outbox", "purge", "--older-than", "-1h", "--reason", "x", "--yes"},
 		"confirm with --yes":         {"outbox", "purge", "--all", "--reason", "x"},
+		`strategy "kafka"`:           {"compare", "--strategies", "kafka"},
+		`fault "fire"`:               {"compare", "--faults", "fire"},
+		`scripts/engines up`:         {"compare", "--engines", "real"},
+		`--engines "nowhere.yaml"`:   {"compare", "--engines", "nowhere.yaml"},
+		"rounds must be at least 1":  {"compare", "--rounds", "0"},
+		"rate concurrency":           {"compare", "--rate", "5", "--concurrency", "3"},
 		"accepts 1 arg":              {"outbox", "show"},
 		"there is no order databas":  {"outbox", "stats", "--data", t.TempDir()},
 		"there is no order database": {"doctor", "--data", t.TempDir()},

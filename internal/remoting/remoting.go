@@ -29,7 +29,10 @@ const (
 	CodeRoute          = 105
 	CodeClusterInfo    = 106
 
-	CodeProducerConnections = 204
+	CodeProducerConnections     = 204
+	CodeDeleteGroup             = 207
+	CodeDeleteTopic             = 215
+	CodeDeleteTopicAtNameServer = 216
 )
 
 // The response codes that mean something here.

@@ -2,6 +2,7 @@ package remoting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -70,4 +71,44 @@ func EnsureTopic(ctx context.Context, nameServer, topic string, queues int, cred
 		}
 	}
 	return nil
+}
+
+// DeleteTopic removes a topic from every master and from the name server. A topic that is not there is no error.
+func DeleteTopic(ctx context.Context, nameServer, topic string, creds Credentials) error {
+	return errors.Join(
+		onMasters(ctx, nameServer, CodeDeleteTopic, map[string]string{"topic": topic}, creds),
+		accepted(nameServer, "delete topic "+topic)(Ask(ctx, nameServer, CodeDeleteTopicAtNameServer, map[string]string{"topic": topic}, creds)),
+	)
+}
+
+// DeleteGroup removes a consumer group, its offsets, its retry topic and its dead-letter topic.
+func DeleteGroup(ctx context.Context, nameServer, group string, creds Credentials) error {
+	return errors.Join(
+		onMasters(ctx, nameServer, CodeDeleteGroup, map[string]string{"groupName": group, "cleanOffset": "true"}, creds),
+		DeleteTopic(ctx, nameServer, "%RETRY%"+group, creds),
+		DeleteTopic(ctx, nameServer, "%DLQ%"+group, creds),
+	)
+}
+
+// onMasters asks the same of every master.
+func onMasters(ctx context.Context, nameServer string, code int, ext map[string]string, creds Credentials) error {
+	brokers, err := Masters(ctx, nameServer, creds)
+	errs := []error{err}
+	for _, addr := range brokers {
+		errs = append(errs, accepted(addr, fmt.Sprintf("request %d of %v", code, ext))(Ask(ctx, addr, code, ext, creds)))
+	}
+	return errors.Join(errs...)
+}
+
+// accepted turns an answer with an error code into an error.
+func accepted(addr, what string) func(Answer, error) error {
+	return func(a Answer, err error) error {
+		if err == nil && a.Code != CodeOK && a.Code != CodeTopicNotExist {
+			err = fmt.Errorf("%s answers code %d: %s", addr, a.Code, a.Remark)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
 }

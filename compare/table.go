@@ -1,0 +1,119 @@
+package compare
+
+import (
+	"fmt"
+	"strings"
+)
+
+// notRun is the cell of what was not measured.
+const notRun = "n/a"
+
+// PerformanceTable is the table without faults: one row per metric, one column per strategy; nil when nothing was
+// measured. A winner is marked with *.
+func (r *Report) PerformanceTable() [][]string {
+	if len(r.Metrics) == 0 {
+		return nil
+	}
+	rows := [][]string{{"median [min-max of the rounds]", "UNIT"}}
+	for _, s := range r.Strategies {
+		rows[0] = append(rows[0], s.Name)
+	}
+	for _, m := range r.Metrics {
+		row := []string{m.Title, m.Unit}
+		for _, s := range r.Strategies {
+			row = append(row, m.cell(s.Name))
+		}
+		rows = append(rows, row)
+	}
+	for _, count := range judgementRows() {
+		row := []string{count.title, "orders"}
+		for _, s := range r.Strategies {
+			j, ok := r.Judged[s.Name]
+			if !ok {
+				row = append(row, notRun)
+				continue
+			}
+			row = append(row, fmt.Sprintf("%d of %d", count.of(j), j.Committed))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// judgementRow is one count of a Judgement.
+type judgementRow struct {
+	key, title string
+	of         func(Judgement) int
+	bad        bool // any is bad
+}
+
+func judgementRows() []judgementRow {
+	return []judgementRow{
+		{"lost", "lost", func(j Judgement) int { return j.Lost }, true},
+		{"wrong", "wrong", Judgement.bad, true},
+		{"duplicates", "duplicates delivered", func(j Judgement) int { return j.Duplicates }, false},
+	}
+}
+
+func (m Metric) cell(strategy string) string {
+	v := m.Values[strategy]
+	if v == nil {
+		return notRun
+	}
+	cell := number(v.Median)
+	if m.wins(strategy) {
+		cell += "*"
+	}
+	if v.Min != v.Max {
+		cell += fmt.Sprintf(" [%s-%s]", number(v.Min), number(v.Max))
+	}
+	return cell
+}
+
+// FaultTable is the table of the faults: one row per fault and strategy; nil when there was none.
+func (r *Report) FaultTable() [][]string {
+	if len(r.Faults) == 0 {
+		return nil
+	}
+	rows := [][]string{{"FAULT", "STRATEGY", "LOST", "WRONG", "DUPLICATES", "RECOVERY", "API p99", "WHAT THE CALLERS SAW"}}
+	for _, f := range r.Faults {
+		if f.NotRun != "" {
+			rows = append(rows, []string{string(f.Fault), "all", notRun, notRun, notRun, notRun, notRun, f.NotRun})
+			continue
+		}
+		for _, res := range f.Results {
+			rows = append(rows, []string{
+				string(f.Fault), res.Strategy, fmt.Sprintf("%d of %d", res.Judged.Lost, res.Judged.Committed), fmt.Sprint(res.Judged.bad()),
+				fmt.Sprint(res.Judged.Duplicates), fmt.Sprintf("%.1f s", res.RecoverySeconds), fmt.Sprintf("%s ms", number(res.P99MS)), res.saw(),
+			})
+		}
+	}
+	return rows
+}
+
+// saw lists what the callers saw, leaving out what none did.
+func (res FaultResult) saw() string {
+	var parts []string
+	for _, o := range Outcomes() {
+		if n := res.Saw[o]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", o, n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Highlights are the findings that belong under a table, losses first. The differences are in the table itself.
+func (r *Report) Highlights() (lines []string) {
+	for _, s := range r.Strategies {
+		if s.NotRun != "" {
+			lines = append(lines, s.Name+": n/a, "+s.NotRun+".")
+		}
+	}
+	for _, f := range r.Findings {
+		switch f.Kind {
+		case "loss", "wrong", "no-loss", "unsettled":
+			lines = append(lines, f.Text)
+		}
+	}
+	return lines
+}
