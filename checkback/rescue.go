@@ -143,17 +143,11 @@ func (r *Rescuer) round() (more bool, err error) {
 	return more, errors.Join(errs...)
 }
 
-// queues asks the first name server that answers. A topic that is not there yet has no queues: nothing was given up.
+// queues are those of the topic of discarded half messages. One that is not there yet has none: nothing was given up.
 func (r *Rescuer) queues() ([]remoting.Queue, error) {
-	var errs []error
-	for _, ns := range r.cfg.NameServers {
-		queues, err := remoting.Queues(r.ctx, strings.TrimPrefix(ns, "http://"), DiscardedTopic, r.creds)
-		if err == nil {
-			return queues, nil
-		}
-		errs = append(errs, fmt.Errorf("name server %s: %w", ns, err))
-	}
-	return nil, errors.Join(errs...)
+	return remoting.FirstAnswer(r.ctx, r.cfg.NameServers, func(ctx context.Context, ns string) ([]remoting.Queue, error) {
+		return remoting.Queues(ctx, ns, DiscardedTopic, r.creds)
+	})
 }
 
 // queue is one look at a queue.

@@ -2,7 +2,6 @@ package txmsg
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,19 +40,14 @@ func (p *Producer) hasRoute() bool {
 }
 
 // masters asks one name server after another for the brokers that the client finds for a topic.
-func (p *Producer) masters(ctx context.Context, topic string) (masters []string, err error) {
-	for _, server := range p.cfg.NameServers {
-		for _, name := range []string{topic, defaultTopic} {
-			masters, err = remoting.Route(ctx, strings.TrimPrefix(server, "http://"), name, p.credentials())
-			if len(masters) > 0 {
-				return masters, nil
-			}
-			if err != nil {
-				break
-			}
+func (p *Producer) masters(ctx context.Context, topic string) ([]string, error) {
+	return remoting.FirstAnswer(ctx, p.cfg.NameServers, func(ctx context.Context, server string) ([]string, error) {
+		masters, err := remoting.Route(ctx, server, topic, p.credentials())
+		if err != nil || len(masters) > 0 {
+			return masters, err
 		}
-	}
-	return nil, err
+		return remoting.Route(ctx, server, defaultTopic, p.credentials())
+	})
 }
 
 func (p *Producer) credentials() remoting.Credentials {

@@ -15,6 +15,7 @@ import (
 	"github.com/halfbox/halfbox/broker"
 	"github.com/halfbox/halfbox/internal/brokertest"
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/enginetest"
 	"github.com/halfbox/halfbox/order"
 	"github.com/halfbox/halfbox/txmsg"
 )
@@ -406,4 +407,15 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err := r.producer.PublishInTx(t.Context(), ev, failing)
 	require.ErrorIs(t, err, halfbox.ErrRolledBack)
 	require.ErrorContains(t, err, "control character")
+}
+
+// One of several name servers says nothing, as a machine without power does: the producer gets ready by the others.
+func TestSilentNameServer(t *testing.T) {
+	t.Parallel()
+	w := embedded(t, sqliteAt(t))
+	silent := enginetest.NewProxy(t, w.broker.Addr())
+	silent.Blackhole()
+	w.nameServers = []string{silent.Addr(), w.broker.Addr()}
+	n := w.node(t, nodeOptions{producer: func(c *txmsg.Config) { c.HalfTimeout = 0 }}) // the default
+	n.awaitReady(t)
 }

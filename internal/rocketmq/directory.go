@@ -3,38 +3,30 @@ package rocketmq
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // directory finds the brokers of a topic.
 type directory struct {
-	nameServers []string // host:port
+	nameServers []string
 	topic       string
 	creds       remoting.Credentials
 }
 
 func newDirectory(nameServers []string, topic string, creds Credentials) directory {
-	d := directory{topic: topic, creds: remoting.Credentials(creds)}
-	for _, ns := range nameServers {
-		d.nameServers = append(d.nameServers, strings.TrimPrefix(ns, "http://"))
-	}
-	return d
+	return directory{nameServers: nameServers, topic: topic, creds: remoting.Credentials(creds)}
 }
 
 // masters asks the name servers, until one knows it, which brokers have the topic.
 func (d directory) masters(ctx context.Context) (brokers []string, err error) {
-	for _, ns := range d.nameServers {
-		brokers, err = remoting.Route(ctx, ns, d.topic, d.creds)
-		if len(brokers) > 0 {
-			return brokers, nil
-		}
-		if err == nil {
-			err = fmt.Errorf("name server %s knows no topic %s", ns, d.topic)
-		}
+	brokers, err = remoting.FirstAnswer(ctx, d.nameServers, func(ctx context.Context, ns string) ([]string, error) {
+		return remoting.Route(ctx, ns, d.topic, d.creds)
+	})
+	if err == nil && len(brokers) == 0 {
+		err = fmt.Errorf("topic %s is not known", d.topic)
 	}
-	return nil, err
+	return brokers, err
 }
 
 // ask asks what any broker answers from memory: where a queue ends.

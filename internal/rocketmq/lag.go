@@ -12,12 +12,9 @@ import (
 // has acknowledged nothing of a queue is behind by all that the queue holds; of a topic that is not there, by nothing.
 func Lag(ctx context.Context, nameServers []string, creds Credentials, group, topic string) (behind int64, err error) {
 	d := newDirectory(nameServers, topic, creds)
-	var queues []remoting.Queue
-	for _, ns := range d.nameServers {
-		if queues, err = remoting.Queues(ctx, ns, topic, d.creds); err == nil {
-			break
-		}
-	}
+	queues, err := remoting.FirstAnswer(ctx, nameServers, func(ctx context.Context, ns string) ([]remoting.Queue, error) {
+		return remoting.Queues(ctx, ns, topic, d.creds)
+	})
 	if err != nil {
 		return 0, err
 	}

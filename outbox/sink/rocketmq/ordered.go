@@ -104,7 +104,7 @@ func (s *Ordered) queues(ctx context.Context, topic string) ([]remoting.Queue, e
 		return known.queues, nil
 	}
 	s.lastTopic.Store(topic)
-	queues, err := firstAnswer(ctx, s.cfg.NameServers, func(server string) ([]remoting.Queue, error) {
+	queues, err := remoting.FirstAnswer(ctx, s.cfg.NameServers, func(ctx context.Context, server string) ([]remoting.Queue, error) {
 		return remoting.WriteQueues(ctx, server, topic, s.credentials())
 	})
 	if err != nil {

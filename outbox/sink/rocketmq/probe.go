@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/halfbox/halfbox/internal/remoting"
-	"github.com/halfbox/halfbox/internal/rocketmq"
 	"github.com/halfbox/halfbox/outbox"
 )
 
@@ -19,7 +17,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 	if !ok {
 		return errors.New("rocketmq sink: nothing was sent yet")
 	}
-	brokers, err := s.masters(ctx, func(server string) ([]string, error) {
+	brokers, err := s.masters(ctx, func(ctx context.Context, server string) ([]string, error) {
 		return remoting.Route(ctx, server, topic, s.credentials())
 	})
 	if err != nil {
@@ -41,13 +39,13 @@ func (s *Sink) Probe(ctx context.Context) error {
 // event's own fault: brokers that are down for long have no routes either. err is not a refusal even then, since the
 // topic may be about to be created.
 func (s *Sink) noRoute(ctx context.Context, topic string, err error) error {
-	route, askErr := s.masters(ctx, func(server string) ([]string, error) {
+	route, askErr := s.masters(ctx, func(ctx context.Context, server string) ([]string, error) {
 		return remoting.Route(ctx, server, topic, s.credentials())
 	})
 	if askErr != nil || len(route) > 0 {
 		return outbox.Unreachable(errors.Join(err, askErr))
 	}
-	brokers, askErr := s.masters(ctx, func(server string) ([]string, error) {
+	brokers, askErr := s.masters(ctx, func(ctx context.Context, server string) ([]string, error) {
 		return remoting.Masters(ctx, server, s.credentials())
 	})
 	if askErr != nil || len(brokers) == 0 {
@@ -58,38 +56,8 @@ func (s *Sink) noRoute(ctx context.Context, topic string, err error) error {
 
 // masters asks one name server after another until one knows masters. None without an error means that one has
 // answered that it knows none.
-func (s *Sink) masters(ctx context.Context, ask func(server string) ([]string, error)) ([]string, error) {
-	return firstAnswer(ctx, s.cfg.NameServers, ask)
-}
-
-// firstAnswer asks one name server after another until one has an answer that is not empty. Empty without an error
-// means that one has answered so.
-func firstAnswer[T any](ctx context.Context, nameServers []string, ask func(server string) ([]T, error)) ([]T, error) {
-	servers, err := rocketmq.NameServers(nameServers)
-	if err != nil {
-		return nil, err
-	}
-	answered := false
-	var errs []error
-	for _, server := range servers {
-		addr := strings.TrimPrefix(server, "http://")
-		found, err := ask(addr)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("ask name server %s: %w", addr, err))
-			if ctx.Err() != nil {
-				break
-			}
-			continue
-		}
-		if len(found) > 0 {
-			return found, nil
-		}
-		answered = true
-	}
-	if answered {
-		return nil, nil
-	}
-	return nil, errors.Join(errs...)
+func (s *Sink) masters(ctx context.Context, ask func(ctx context.Context, server string) ([]string, error)) ([]string, error) {
+	return remoting.FirstAnswer(ctx, s.cfg.NameServers, ask)
 }
 
 func (s *Sink) credentials() remoting.Credentials {
