@@ -46,7 +46,7 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 		}
 	}
 	for _, addr := range slices.Sorted(maps.Keys(brokers)) {
-		r.broker(ctx, addr, c.Credentials, times)
+		r.broker(ctx, addr, c, times)
 	}
 }
 
@@ -120,18 +120,19 @@ func (r *report) topic(topic, ns string, brokers []string, err error) {
 }
 
 // broker checks that a master is reachable from here at the address it advertises, and its transaction settings.
-func (r *report) broker(ctx context.Context, addr string, creds remoting.Credentials, times Times) {
+func (r *report) broker(ctx context.Context, addr string, c Cluster, times Times) {
 	check := "broker " + addr
-	a, err := remoting.Ask(ctx, addr, remoting.CodeBrokerConfig, nil, creds)
+	a, err := remoting.Ask(ctx, addr, remoting.CodeBrokerConfig, nil, c.Credentials)
 	if err != nil {
 		host, _, _ := net.SplitHostPort(addr)
 		r.bad(check, err.Error(), "clients must reach it at the address it advertises: check that it runs, and its brokerIP1 (now "+host+")")
 		return
 	}
 	if err := a.Refused(); err != nil {
-		r.bad(check, err.Error(), "check rocketmq.access_key and secret_key, and what that user may do at the broker")
+		r.bad(check, err.Error(), accessRemedy)
 		return
 	}
+	r.permissions(ctx, check, addr, c)
 	if a.Code == remoting.CodeNotSupported {
 		r.ok(check, "answers; it does not tell its settings (halfbox's own broker: see its configuration)")
 		return
@@ -141,6 +142,29 @@ func (r *report) broker(ctx context.Context, addr string, creds remoting.Credent
 		return
 	}
 	r.settings(check, properties(a.Body), times)
+}
+
+const accessRemedy = "correct rocketmq.access_key and secret_key, or give that user Pub, Sub and Get on the topics and groups at the broker (mqadmin createAcl)"
+
+// permissions asks a broker what the service asks it about topics and groups. Whether it may send and receive cannot be
+// found out without doing it.
+func (r *report) permissions(ctx context.Context, check, addr string, c Cluster) {
+	for _, topic := range c.Topics {
+		r.permission(ctx, check, addr, c, remoting.CodeMaxOffset, map[string]string{"topic": topic, "queueId": "0"})
+		for _, group := range c.Groups {
+			r.permission(ctx, check, addr, c, remoting.CodeConsumerOffset, map[string]string{"topic": topic, "queueId": "0", "consumerGroup": group})
+		}
+	}
+}
+
+func (r *report) permission(ctx context.Context, check, addr string, c Cluster, code int, ext map[string]string) {
+	a, err := remoting.Ask(ctx, addr, code, ext, c.Credentials)
+	if err == nil {
+		err = a.Refused()
+	}
+	if err != nil {
+		r.bad(check+": permissions", err.Error(), accessRemedy)
+	}
 }
 
 // properties reads Java properties text.

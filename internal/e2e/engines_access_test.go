@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/halfbox/halfbox/internal/enginetest"
+	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // A real broker with access control: with the right credentials everything works, with a wrong one it is said what is
@@ -57,6 +59,64 @@ func TestEnginesAccessControl(t *testing.T) {
 	require.Contains(t, checked["rocketmq"], "check rocketmq.access_key and secret_key")
 	require.NotContains(t, text+q.stderr()+checked["rocketmq"], wrong)
 	require.Zero(t, q.stop(t))
+}
+
+// A user who is no administrator, with the permissions that docs/operations.md names, is enough for everything; with
+// fewer it is said which one is missing.
+func TestEnginesAuthorization(t *testing.T) {
+	t.Parallel()
+	admin := remoting.Credentials{AccessKey: "admin", SecretKey: "adm1n-s3cret"}
+	user := remoting.Credentials{AccessKey: "halfbox", SecretKey: "us3r-s3cret"}
+	less := remoting.Credentials{AccessKey: "less", SecretKey: "l3ss-s3cret"}
+	r := enginetest.OwnRocketMQWithUser(t, admin.AccessKey, admin.SecretKey)
+	r.AddUser(t, admin, user, "Pub", "Sub", "Get")
+	r.AddUser(t, admin, less, "Pub", "Sub")
+	as := func(c remoting.Credentials) []string {
+		return []string{"HALFBOX_ROCKETMQ_ACCESS_KEY=" + c.AccessKey, "HALFBOX_ROCKETMQ_SECRET_KEY=" + c.SecretKey, "HALFBOX_ROCKETMQ_CREATE_TOPICS=false"}
+	}
+	s := newRealSite(t, enginetest.MySQL(t), enginetest.MySQL(t), r.NameServers())
+	for topic, queues := range map[string]int{s.setting("ROCKETMQ_ORDER_TOPIC"): 4, "%RETRY%" + s.setting("ROCKETMQ_POINTS_GROUP"): 1} {
+		require.NoError(t, remoting.EnsureTopic(t.Context(), r.NameServers()[0], topic, queues, admin))
+	}
+	p := s.serve(t, as(user))
+	require.NotNil(t, p)
+	wishes := []wish{
+		{Key: "a", UserID: 1, Amount: 100, Delivery: "txmsg"},
+		{Key: "b", UserID: 1, Amount: 200, Delivery: "outbox"},
+	}
+	for _, w := range wishes {
+		require.Equal(t, w.Delivery, w.fulfil(t, p.api).Via)
+	}
+	s.requireSettled(t)
+	status, checked := checks(t, p.admin)
+	require.Equal(t, http.StatusOK, status)
+	for name, answer := range checked {
+		require.Equal(t, "ok", answer, name)
+	}
+	require.Eventually(t, func() bool {
+		_, text := get(t, p.admin+"/metrics")
+		return strings.Contains(text, "halfbox_points_lag{")
+	}, wait, 10*tick, "the lag cannot be asked")
+	code, text := s.doctor(t, as(user))
+	require.Zero(t, code, text)
+	s.requireWhole(t, p, wishes)
+
+	code, text = s.doctor(t, as(less))
+	require.Equal(t, 1, code, text)
+	require.Contains(t, text, "give that user Pub, Sub and Get")
+	for _, secret := range []string{user.SecretKey, less.SecretKey} {
+		require.NotContains(t, text+p.stderr(), secret)
+	}
+}
+
+// setting is what the site's environment says of a key.
+func (s *site) setting(key string) string {
+	for _, kv := range s.env {
+		if value, ok := strings.CutPrefix(kv, "HALFBOX_"+key+"="); ok {
+			return value
+		}
+	}
+	return ""
 }
 
 // doctor runs "halfbox doctor" and returns its exit code and all it printed.

@@ -147,7 +147,7 @@ rocketmq_other_user() {
 
 # broker_access_control prints the settings for the user of broker_credentials, who may do all.
 broker_access_control() {
-  local access secret authentication=org.apache.rocketmq.auth.authentication.provider
+  local access secret authentication=org.apache.rocketmq.auth.authentication.provider authorization=org.apache.rocketmq.auth.authorization.provider
   [ -s "$run/rocketmq/credentials" ] || return 0
   { read -r access; read -r secret; } <"$run/rocketmq/credentials"
   cat <<CONF
@@ -156,6 +156,9 @@ authenticationProvider=$authentication.DefaultAuthenticationProvider
 authenticationMetadataProvider=$authentication.LocalAuthenticationMetadataProvider
 initAuthenticationUser={"username":"$access","password":"$secret"}
 innerClientAuthenticationCredentials={"accessKey":"$access","secretKey":"$secret"}
+authorizationEnabled=true
+authorizationProvider=$authorization.DefaultAuthorizationProvider
+authorizationMetadataProvider=$authorization.LocalAuthorizationMetadataProvider
 CONF
 }
 
