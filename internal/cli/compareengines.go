@@ -44,6 +44,7 @@ func (f compareFlags) loadEngines(o *options) (cfg configs.Config, err error) {
 		return cfg, err
 	}
 	cfg.Outbox.Lease, cfg.Outbox.ReclaimInterval = compareLease, compareReclaim
+	cfg.Outbox.Claim = "auto" // the strategies choose
 	cfg.Outbox.SendTimeout = min(cfg.Outbox.SendTimeout, compareLease/3)
 	return cfg, cfg.Validate()
 }
