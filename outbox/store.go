@@ -156,9 +156,22 @@ func (s store) insert(tx *gorm.DB, r newRecord) error {
 	case ukMsgSink().ViolatedBy(err):
 		return fmt.Errorf("%w: %w", ErrDuplicateMessage, err)
 	case ukBizEventSink().ViolatedBy(err):
-		return fmt.Errorf("%w: %w", ErrDuplicateFact, err)
+		return s.duplicateFact(tx, r, err)
 	}
 	return fmt.Errorf("insert event record: %w", err)
+}
+
+// duplicateFact says which record is there already: the same message violates both keys, and each database names
+// another one first.
+func (s store) duplicateFact(tx *gorm.DB, r newRecord, cause error) error {
+	var same int
+	if err := tx.Raw("SELECT COUNT(*) FROM t_event_record WHERE msg_id = ? AND sink = ?", r.MsgID, r.sink).Scan(&same).Error; err != nil {
+		return fmt.Errorf("look for the record of message %s: %w", r.MsgID, err)
+	}
+	if same > 0 {
+		return fmt.Errorf("%w: %w", ErrDuplicateMessage, cause)
+	}
+	return fmt.Errorf("%w: %w", ErrDuplicateFact, cause)
 }
 
 // row is a claimed event record.

@@ -144,6 +144,9 @@ func TestUniqueKeysAreToldApart(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, w.WriteTx(tx, event("A2"), receipt.Attempt), ErrDuplicateMessage)
 			require.ErrorIs(t, w.WriteTx(tx, event("A1"), again), ErrDuplicateFact)
+			same := w.WriteTx(tx, event("A1"), receipt.Attempt) // violates both keys
+			require.ErrorIs(t, same, ErrDuplicateMessage)
+			require.NotErrorIs(t, same, ErrDuplicateFact)
 			return other.WriteTx(tx, event("A1"), receipt.Attempt) // the same message for another sink
 		}))
 		got, err := Get(t.Context(), db, receipt.MsgID)
