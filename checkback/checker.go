@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 )
@@ -71,6 +72,7 @@ const (
 	reasonPanic       = "panic"
 	reasonDown        = "down"
 	reasonUnknownType = "unknown_type"
+	reasonUndecidable = "undecidable"
 )
 
 // New returns a Checker.
@@ -91,6 +93,7 @@ func New(cfg Config) (*Checker, error) {
 	for reason, answer := range map[string]Answer{
 		reasonRow: Commit, reasonTombstone: Rollback, reasonSuperseded: Rollback, reasonBuried: Rollback,
 		reasonYoung: Unknown, reasonError: Unknown, reasonPanic: Unknown, reasonDown: Unknown, reasonUnknownType: Unknown,
+		reasonUndecidable: Unknown,
 	} {
 		c.answers.WithLabelValues(answer.String(), reason)
 	}
@@ -104,11 +107,20 @@ func New(cfg Config) (*Checker, error) {
 
 // Check decides about a half message. It never panics, and it returns soon after the deadline even when a Resolver
 // does not.
-func (c *Checker) Check(ctx context.Context, h Half) Answer { return c.check(ctx, h, c.cfg.Grace) }
+func (c *Checker) Check(ctx context.Context, h Half) Answer {
+	return c.check(ctx, h, c.cfg.Grace).answer
+}
 
 // Settle decides like Check about a half message that nobody will ask about again: it spares no young transaction,
-// and UNKNOWN means that a local transaction is open or that the database has not answered.
-func (c *Checker) Settle(ctx context.Context, h Half) Answer { return c.check(ctx, h, 0) }
+// and UNKNOWN means that a local transaction is open or that the database has not answered. It returns an error that
+// wraps ErrUndecidable when asking again is of no use.
+func (c *Checker) Settle(ctx context.Context, h Half) (Answer, error) {
+	v := c.check(ctx, h, 0)
+	if v.reason == reasonUndecidable {
+		return v.answer, v.err
+	}
+	return v.answer, nil
+}
 
 // Knows tells whether half messages of an event type can be decided at all.
 func (c *Checker) Knows(eventType string) bool {
@@ -116,15 +128,13 @@ func (c *Checker) Knows(eventType string) bool {
 	return ok
 }
 
-func (c *Checker) check(ctx context.Context, h Half, grace time.Duration) (answer Answer) {
+func (c *Checker) check(ctx context.Context, h Half, grace time.Duration) (v verdict) {
 	log := c.cfg.Logger.With(zap.String("msg_id", h.MsgID), zap.String("type", h.Type), zap.String("biz_no", h.BizNo))
-	v := verdict{reason: reasonPanic}
 	defer func() {
 		if p := recover(); p != nil {
 			// A panic that leaves the client's check loop would end it for good.
 			v = verdict{Unknown, reasonPanic, fmt.Errorf("panic: %v", p), debug.Stack()}
 		}
-		answer = v.answer
 		c.answers.WithLabelValues(v.answer.String(), v.reason).Inc()
 		report(log, v)
 	}()
@@ -132,7 +142,7 @@ func (c *Checker) check(ctx context.Context, h Half, grace time.Duration) (answe
 	if c.cfg.Hooks.BeforeAnswer != nil {
 		c.cfg.Hooks.BeforeAnswer()
 	}
-	return v.answer
+	return v
 }
 
 // report writes one line for each answer, except while the database is down: the metric counts those.
@@ -155,8 +165,14 @@ func (c *Checker) judge(ctx context.Context, h Half, grace time.Duration) verdic
 	if !ok {
 		return verdict{Unknown, reasonUnknownType, fmt.Errorf("no resolver for event type %q", h.Type), nil}
 	}
+	if id, err := uuid.Parse(h.MsgID); err != nil || id.String() != h.MsgID {
+		return verdict{Unknown, reasonUndecidable, fmt.Errorf("%w: %q is no attempt's id", ErrUndecidable, h.MsgID), nil}
+	}
 	return s.check(ctx, c.cfg.Deadline, func(ctx context.Context) verdict {
 		answer, reason, err := decide(ctx, s.Resolver, h, grace)
+		if errors.Is(err, ErrUndecidable) {
+			reason = reasonUndecidable
+		}
 		return verdict{answer, reason, err, nil}
 	})
 }
@@ -197,6 +213,8 @@ func look(ctx context.Context, r Resolver, h Half) (Answer, string, error) {
 		return Commit, reasonRow, nil
 	case Superseded:
 		return Rollback, reasonSuperseded, nil
+	case Absent:
+		return Unknown, "", nil
 	}
-	return Unknown, "", nil
+	return Unknown, reasonError, fmt.Errorf("the resolver's finding %d is none", finding)
 }

@@ -285,6 +285,7 @@ func TestRegister(t *testing.T) {
 func TestRegisterWhileChecking(t *testing.T) {
 	t.Parallel()
 	c := checkerOf(t, fake{})
+	halfID := newAttempt(t).MsgID
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -292,7 +293,7 @@ func TestRegisterWhileChecking(t *testing.T) {
 			if err := c.Register(typ, fake{find: func() (checkback.Finding, error) { return checkback.Committed, nil }}); err != nil {
 				t.Error(err)
 			}
-			if got := c.Check(t.Context(), checkback.Half{MsgID: "x", Type: typ}); got != checkback.Commit {
+			if got := c.Check(t.Context(), checkback.Half{MsgID: halfID, Type: typ}); got != checkback.Commit {
 				t.Error(got)
 			}
 		})
@@ -307,6 +308,13 @@ func TestFindingWithAnError(t *testing.T) {
 		c := checkerOf(t, fake{find: func() (checkback.Finding, error) { return finding, errors.New("no") }})
 		require.Equal(t, checkback.Unknown, c.Check(t.Context(), half(newAttempt(t), "X", time.Hour)))
 	}
+}
+
+// Nor is one that does not exist: no tombstone is made of it.
+func TestFindingThatIsNone(t *testing.T) {
+	t.Parallel()
+	c := checkerOf(t, fake{find: func() (checkback.Finding, error) { return 99, nil }, bury: func() error { return nil }})
+	require.Equal(t, checkback.Unknown, c.Check(t.Context(), half(newAttempt(t), "X", time.Hour)))
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -14,6 +14,7 @@
 //	    the key is taken                                    look again
 //	    lock wait (the local transaction is still open)     UNKNOWN
 //	any database error, the deadline, a panic               UNKNOWN
+//	an id or an age about which nothing can be known        UNKNOWN   see ErrUndecidable
 //	the database did not answer a moment ago                UNKNOWN   at once, see Pinger
 //
 // "No row" alone never means ROLLBACK: the local transaction may be about to commit. The tombstone makes it certain,
@@ -50,8 +51,10 @@
 //	ROLLBACK    nothing: the tombstone is there, or another attempt has won
 //	UNKNOWN     the position stays, the later half messages wait, the next look asks again
 //
-// A half message of a type without a Resolver, or whose body is not an event, goes to t_dead_letter, is counted and
-// logged as an error, and holds nothing up. The record, or the dead letter, and the position are one transaction, so a crash
+// A half message that can never be decided or published goes to t_dead_letter, is counted and logged as an error, and
+// holds nothing up: one of a type without a Resolver, whose body is not an event, whose id is no attempt's, whose row may
+// have been purged (ErrUndecidable), whose fact is recorded under another id (ErrUnrecordable), and a stored record that
+// cannot be read, whoever sent it. The record, or the dead letter, and the position are one transaction, so a crash
 // leaves both or none. One Rescuer works at a time, under a lease by the database's clock; the position advances only
 // for its owner and from the value it knows, so one that was frozen past its lease changes nothing.
 //

@@ -90,7 +90,7 @@ func (c checker) counted(t testing.TB, want map[string]int) {
 	text := "# HELP halfbox_checkback_answers_total Answers given to the broker's check-backs, by answer and reason.\n# TYPE halfbox_checkback_answers_total counter\n"
 	for _, series := range []string{
 		"commit row", "rollback buried", "rollback superseded", "rollback tombstone",
-		"unknown down", "unknown error", "unknown panic", "unknown unknown_type", "unknown young",
+		"unknown down", "unknown error", "unknown panic", "unknown undecidable", "unknown unknown_type", "unknown young",
 	} {
 		answer, reason, _ := strings.Cut(series, " ")
 		text += fmt.Sprintf("halfbox_checkback_answers_total{answer=%q,reason=%q} %d\n", answer, reason, want[series])

@@ -261,7 +261,8 @@ func (q *queue) settleAll(halves []remoting.Message) (more bool, err error) {
 		if m.QueueOffset > q.next && q.stored != "" {
 			q.trimmed(m.QueueOffset - q.next)
 		}
-		if m.Properties[remoting.PropertyProducerGroup] != q.cfg.Group {
+		// Whose a malformed one is nobody can tell.
+		if m.Malformed == nil && m.Properties[remoting.PropertyProducerGroup] != q.cfg.Group {
 			q.metrics.halves.WithLabelValues(rescuedForeign).Inc()
 			q.next = m.QueueOffset + 1
 			continue
@@ -281,6 +282,9 @@ func (q *queue) settleAll(halves []remoting.Message) (more bool, err error) {
 
 // settle decides one half message and moves past it; false when it cannot be decided yet.
 func (q *queue) settle(m remoting.Message) (decided bool, err error) {
+	if m.Malformed != nil {
+		return true, q.bury(m, m.Malformed)
+	}
 	h := Half{
 		MsgID: m.Properties[remoting.PropertyUniqueKey], Type: m.Properties[remoting.PropertyTags],
 		BizNo: m.Properties[remoting.PropertyKeys], BornAt: m.BornAt,
@@ -292,10 +296,13 @@ func (q *queue) settle(m remoting.Message) (decided bool, err error) {
 	if err != nil {
 		return true, q.bury(m, err)
 	}
-	switch q.cfg.Checker.Settle(q.ctx, h) {
-	case Commit:
+	answer, err := q.cfg.Checker.Settle(q.ctx, h)
+	switch {
+	case err != nil:
+		return true, q.bury(m, err)
+	case answer == Commit:
 		return true, q.republish(m, ev, h.MsgID)
-	case Rollback:
+	case answer == Rollback:
 		// The tombstone is there, or another attempt has won: asked again the answer is the same.
 		return true, q.pass(m, rescuedRolledBack, func(*gorm.DB) error { return nil })
 	}
@@ -313,6 +320,10 @@ func eventOf(m remoting.Message, h Half) (halfbox.Event, error) {
 	}
 	if id != h.MsgID || ev.Type != h.Type || ev.Subject != h.BizNo {
 		return halfbox.Event{}, fmt.Errorf("body names message %q, type %q, subject %q; the half message is %q, %q, %q", id, ev.Type, ev.Subject, h.MsgID, h.Type, h.BizNo)
+	}
+	// What no strategy would have sent no database need be asked about.
+	if _, err := halfbox.Encode(ev, id); err != nil {
+		return halfbox.Event{}, err
 	}
 	ev.Destination = m.Properties[remoting.PropertyRealTopic]
 	return ev, nil

@@ -33,9 +33,10 @@ const DeadLetterConsumer = "rescue"
 
 // Errors of a RecordWriter. Both leave the transaction usable.
 var (
-	// ErrRecorded means that the message, or its fact, is recorded already: nothing is left to do.
+	// ErrRecorded means that this very message is recorded already: nothing is left to do.
 	ErrRecorded = errors.New("checkback: already recorded")
-	// ErrUnrecordable means that the event can never be recorded.
+	// ErrUnrecordable means that the event can never be recorded, for example because its fact is under another message
+	// id: that one has committed, so this one would be lost if it counted as recorded.
 	ErrUnrecordable = errors.New("checkback: cannot be recorded")
 )
 

@@ -29,13 +29,18 @@ const (
 	Superseded                // another attempt of the same business fact has committed
 )
 
+// ErrUndecidable is what a Resolver's errors wrap when it can never decide about a half message, however often it is
+// asked: no attempt has such an id, or its row may have been deleted after its retention. The broker is answered UNKNOWN,
+// and a Rescuer keeps the half message as a dead letter.
+var ErrUndecidable = errors.New("checkback: can never be decided")
+
 // ErrTaken is what Bury returns when the attempt's msg_id is in the table already.
 var ErrTaken = errors.New("checkback: the attempt has a row already")
 
 // Resolver knows how the local transactions of some event types show in the database.
-// It is called concurrently.
+// It is called concurrently, with a MsgID that is a UUID in its usual form and any BizNo.
 type Resolver interface {
-	// Find looks for the attempt. Any error is answered with UNKNOWN.
+	// Find looks for the attempt. Any error is answered with UNKNOWN, see ErrUndecidable.
 	Find(ctx context.Context, h Half) (Finding, error)
 	// Bury inserts the attempt's tombstone, or returns ErrTaken when the key is taken. Any other error is answered
 	// with UNKNOWN.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -33,6 +34,9 @@ func (r *CreatedResolver) Ping(ctx context.Context) error { return r.db.Ping(ctx
 // Find looks for the attempt by msg_id first and by order_no second.
 func (r *CreatedResolver) Find(ctx context.Context, h checkback.Half) (checkback.Finding, error) {
 	for _, by := range []struct{ column, value string }{{"msg_id", h.MsgID}, {"order_no", h.BizNo}} {
+		if strings.ContainsFunc(by.value, func(c rune) bool { return c > '~' }) {
+			continue // no order's number, and MySQL refuses to compare it with one
+		}
 		var found row
 		err := r.db.Read.WithContext(ctx).Select("msg_id", "status").Where(by.column+" = ?", by.value).Take(&found).Error
 		switch {

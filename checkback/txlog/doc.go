@@ -23,7 +23,9 @@
 //
 // A row may be deleted when the broker no longer keeps the half message it belongs to; a COMMITTED row deleted before
 // that would be answered with a tombstone, which loses the message. Purger keeps rows for a week unless told
-// otherwise; RocketMQ keeps messages for 72 h. Rows are found by the primary key, which begins with the time (UUIDv7),
+// otherwise; RocketMQ keeps messages for 72 h, but longer what is in a file that it has not filled yet, and it may be away
+// meanwhile. So Resolver makes no tombstone for a half message older than MinRetention that has no row
+// (checkback.ErrUndecidable): it ends in t_dead_letter, where a person decides. Rows are found by the primary key, which begins with the time (UUIDv7),
 // and their age is judged by created_at against the database's clock.
 //
 // created_at is the application's UTC clock. Everything here is safe for concurrent use.

@@ -3,6 +3,7 @@ package txlog
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/checkback"
@@ -40,8 +41,11 @@ func (r *Resolver) Find(ctx context.Context, h checkback.Half) (checkback.Findin
 	return checkback.Absent, fmt.Errorf("transaction %s is in the unknown state %q", h.MsgID, state)
 }
 
-// Bury inserts the tombstone.
+// Bury inserts the tombstone, unless the half message is so old that a row of its transaction may have been purged.
 func (r *Resolver) Bury(ctx context.Context, h checkback.Half) error {
+	if age := time.Since(h.BornAt); age > MinRetention {
+		return fmt.Errorf("%w: it is %v old, and rows of t_tx_log may be deleted after %v", checkback.ErrUndecidable, age.Round(time.Second), MinRetention)
+	}
 	at := halfbox.Attempt{MsgID: h.MsgID, Delivery: halfbox.DeliveryTxmsg}
 	err := r.db.Write.WithContext(ctx).Exec(insert, values(at, stateVoid, h.Type, h.BizNo)...).Error
 	if database.IsDuplicate(err) {

@@ -48,9 +48,9 @@ var _ checkback.RecordWriter = records{}
 func (r records) WriteTx(tx *gorm.DB, ev halfbox.Event, at halfbox.Attempt) error {
 	err := r.writer.WriteTx(tx, ev, at)
 	switch {
-	case errors.Is(err, outbox.ErrDuplicateMessage), errors.Is(err, outbox.ErrDuplicateFact):
+	case errors.Is(err, outbox.ErrDuplicateMessage):
 		return fmt.Errorf("%w: %w", checkback.ErrRecorded, err)
-	case errors.Is(err, outbox.ErrInvalidEvent), errors.Is(err, outbox.ErrTooLarge):
+	case errors.Is(err, outbox.ErrDuplicateFact), errors.Is(err, outbox.ErrInvalidEvent), errors.Is(err, outbox.ErrTooLarge):
 		return fmt.Errorf("%w: %w", checkback.ErrUnrecordable, err)
 	}
 	return err

@@ -22,6 +22,8 @@ type Message struct {
 	Body       []byte
 	BodyErr    error
 	Properties map[string]string
+	// Malformed says why the stored record cannot be read. Only QueueOffset is known then, and Body is the record itself.
+	Malformed error
 }
 
 // The names of properties that mean something here.
@@ -49,23 +51,34 @@ const (
 
 var errBadMessage = errors.New("malformed stored message")
 
-// decodeMessages reads stored messages, one after the other.
-func decodeMessages(b []byte) (all []Message, err error) {
+// decodeMessages reads stored messages, one after the other, the first of which is at offset from or behind it. One that
+// cannot be read is said to be Malformed and follows the one before it; what comes after one whose end is not known
+// is left out.
+func decodeMessages(b []byte, from int64) (all []Message) {
 	for len(b) > 0 {
-		if len(b) < 4 {
-			return nil, errBadMessage
+		record, rest := cut(b)
+		m, err := decodeMessage(record)
+		if err == nil && m.QueueOffset < from {
+			err = fmt.Errorf("%w: it says that its offset is %d, which is before %d", errBadMessage, m.QueueOffset, from)
 		}
-		size := binary.BigEndian.Uint32(b)
-		if size < 4 || uint64(size) > uint64(len(b)) {
-			return nil, fmt.Errorf("%w: %d bytes of %d", errBadMessage, size, len(b))
-		}
-		m, err := decodeMessage(b[:size])
 		if err != nil {
-			return nil, err
+			m = Message{QueueOffset: from, Malformed: err, Body: bytes.Clone(record)}
 		}
-		all, b = append(all, m), b[size:]
+		all, b, from = append(all, m), rest, m.QueueOffset+1
 	}
-	return all, nil
+	return all
+}
+
+// cut finds the end of the first record, which is everything when its length makes no sense.
+func cut(b []byte) (record, rest []byte) {
+	if len(b) < 4 {
+		return b, nil
+	}
+	size := binary.BigEndian.Uint32(b)
+	if size < 4 || uint64(size) > uint64(len(b)) {
+		return b, nil
+	}
+	return b[:size], b[size:]
 }
 
 // decodeMessage reads one record of RocketMQ's commit log: int32 total, magic, crc, queueId, flag, int64 queueOffset,
@@ -73,7 +86,7 @@ func decodeMessages(b []byte) (all []Message, err error) {
 // preparedOffset, int32+body, byte+topic, int16+properties.
 func decodeMessage(b []byte) (Message, error) {
 	r := &record{b: b}
-	r.u32()
+	size := r.u32()
 	magic := r.u32()
 	r.u32()
 	var m Message
@@ -91,7 +104,7 @@ func decodeMessage(b []byte) (Message, error) {
 	body := r.take(int(int32(r.u32())))
 	m.Topic = string(r.take(int(r.u8())))
 	properties := string(r.take(int(r.u16())))
-	if r.bad || len(r.b) != 0 || magic != messageMagic {
+	if r.bad || len(r.b) != 0 || uint64(size) != uint64(len(b)) || magic != messageMagic {
 		return Message{}, fmt.Errorf("%w: magic %x, its lengths do not add up to %d bytes", errBadMessage, magic, len(b))
 	}
 	m.Properties = parseProperties(properties)

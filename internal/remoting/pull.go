@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -24,7 +25,7 @@ type PullRequest struct {
 
 // Pulled is what a queue holds from an offset on.
 type Pulled struct {
-	// Messages in the order of their offsets; none at the queue's end.
+	// Messages in the order of their offsets; none at the queue's end. One that is Malformed comes alone.
 	Messages []Message
 	// Next is where the broker would read on; Min and Max are the offsets of the queue's first message and after its
 	// last one.
@@ -60,7 +61,14 @@ func Pull(ctx context.Context, addr string, r PullRequest, creds Credentials) (P
 	// Everything matches "*", so code 20 means that the messages there are being deleted.
 	p.Moved = a.Code == CodePullOffsetMoved || a.Code == CodePullNotMatched && p.Next > r.Offset
 	if a.Code == CodeOK {
-		p.Messages, err = decodeMessages(a.Body)
+		p.Messages = decodeMessages(a.Body, r.Offset)
 	}
-	return p, err
+	// The end of a malformed message may be unknown, and where it is in the queue is: it is asked for alone.
+	if i := slices.IndexFunc(p.Messages, func(m Message) bool { return m.Malformed != nil }); i > 0 {
+		p.Messages = p.Messages[:i]
+	} else if i == 0 && r.Max > 1 {
+		r.Max = 1
+		return Pull(ctx, addr, r, creds)
+	}
+	return p, nil
 }

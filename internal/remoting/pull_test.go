@@ -58,14 +58,19 @@ func TestDecodeMessages(t *testing.T) {
 	t.Parallel()
 	body := append(stored([]byte("plain"), 0, false), stored(deflated(t, "packed"), flagCompressed, true)...)
 	body = append(body, stored(deflated(t, "packed"), flagCompressed|compressionZlib<<compressionShift, false)...)
-	all, err := decodeMessages(body)
-	require.NoError(t, err)
+	for i, b := 0, body; len(b) > 0; i++ {
+		var one []byte
+		one, b = cut(b)
+		binary.BigEndian.PutUint64(one[20:], uint64(41+i))
+	}
+	all := decodeMessages(body, 40)
 	require.Len(t, all, 3)
 	for i, want := range []string{"plain", "packed", "packed"} {
 		m := all[i]
+		require.NoError(t, m.Malformed)
 		require.NoError(t, m.BodyErr)
 		require.Equal(t, want, string(m.Body))
-		require.Equal(t, []any{"T", 3, int64(41), int64(1700000000123)}, []any{m.Topic, m.QueueID, m.QueueOffset, m.BornAt.UnixMilli()})
+		require.Equal(t, []any{"T", 3, int64(41 + i), int64(1700000000123)}, []any{m.Topic, m.QueueID, m.QueueOffset, m.BornAt.UnixMilli()})
 		require.Equal(t, map[string]string{"PGROUP": "g", "KEYS": "a=b"}, m.Properties)
 	}
 }
@@ -79,8 +84,8 @@ func TestDecodeBadBodies(t *testing.T) {
 		"not known": stored(deflated(t, "packed"), flagCompressed|1<<compressionShift, false),
 		"too large": stored(deflated(t, string(make([]byte, maxFrame+1))), flagCompressed, false),
 	} {
-		all, err := decodeMessages(m)
-		require.NoError(t, err, name)
+		all := decodeMessages(m, 41)
+		require.NoError(t, all[0].Malformed, name)
 		require.Error(t, all[0].BodyErr, name)
 		require.EqualValues(t, 41, all[0].QueueOffset)
 	}
@@ -88,21 +93,36 @@ func TestDecodeBadBodies(t *testing.T) {
 
 func TestDecodeMalformedMessages(t *testing.T) {
 	t.Parallel()
+	malformed := func(b []byte, what string, args ...any) {
+		t.Helper()
+		all := decodeMessages(b, 41)
+		require.Len(t, all, 1, append([]any{what}, args...)...)
+		require.ErrorIs(t, all[0].Malformed, errBadMessage)
+		require.Equal(t, Message{QueueOffset: 41, Body: b, Malformed: all[0].Malformed}, all[0])
+	}
 	whole := stored([]byte("plain"), 0, false)
 	for cut := 1; cut < len(whole); cut++ {
-		_, err := decodeMessages(whole[:cut])
-		require.Error(t, err, "%d bytes", cut)
+		malformed(whole[:cut], "%d bytes", cut)
 		short := bytes.Clone(whole[:cut])
 		if cut >= 4 {
 			binary.BigEndian.PutUint32(short, uint32(cut))
-			_, err = decodeMessages(short)
-			require.Error(t, err, "%d bytes that say so", cut)
+			malformed(short, "%d bytes that say so", cut)
 		}
 	}
 	other := bytes.Clone(whole)
 	other[4] ^= 1
-	_, err := decodeMessages(other)
-	require.ErrorIs(t, err, errBadMessage)
+	malformed(other, "another magic number")
+	early := bytes.Clone(whole)
+	early[27]-- // reading on behind it would be reading it again
+	malformed(early, "an offset before the one asked for")
+
+	next := bytes.Clone(whole)
+	next[27]++
+	all := decodeMessages(append(bytes.Clone(other), next...), 41)
+	require.Len(t, all, 2)
+	require.Error(t, all[0].Malformed)
+	require.NoError(t, all[1].Malformed, "its end is known, so the next one is read")
+	require.EqualValues(t, 42, all[1].QueueOffset)
 }
 
 // Name servers write the ids of brokers without quotes to clients that do not ask for JSON.
