@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/go-sql-driver/mysql"
 	"go.uber.org/zap"
 
 	"github.com/halfbox/halfbox/broker"
@@ -113,6 +114,9 @@ func (a *App) openDatabase(name string, o database.Options) (*database.DB, error
 // openDatabase opens the database "order" or "points".
 func openDatabase(cfg configs.Config, name string, o database.Options) (*database.DB, error) {
 	if cfg.Database.Driver == "mysql" {
+		if oneSchema(cfg.Database) {
+			return nil, &SetupError{errors.New("database.order_dsn and database.points_dsn name the same schema"), "give each a schema of its own"}
+		}
 		dsn := map[string]configs.Secret{"order": cfg.Database.OrderDSN, "points": cfg.Database.PointsDSN}[name]
 		var err error
 		if o.TLS, err = database.ClientTLS(database.TLSMode(cfg.Database.TLS), cfg.Database.TLSCAFile); err != nil {
@@ -129,6 +133,16 @@ func openDatabase(cfg configs.Config, name string, o database.Options) (*databas
 		return nil, &SetupError{err, "check the file, or choose another folder with --data"}
 	}
 	return db, nil
+}
+
+// oneSchema tells whether both DSNs name the same schema. One that cannot be read names none; who opens it says so.
+func oneSchema(d configs.Database) bool {
+	order, err := mysql.ParseDSN(string(d.OrderDSN))
+	if err != nil {
+		return false
+	}
+	points, err := mysql.ParseDSN(string(d.PointsDSN))
+	return err == nil && order.Addr == points.Addr && order.DBName == points.DBName
 }
 
 func databaseFile(cfg configs.Config, name string) string { return filepath.Join(cfg.Data, name+".db") }

@@ -1,11 +1,11 @@
 -- +goose Up
-CREATE TABLE t_progress (
+CREATE TABLE IF NOT EXISTS t_progress (
     name        VARCHAR(255)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     position    VARCHAR(1024) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     claim_owner VARCHAR(128)  CHARACTER SET ascii COLLATE ascii_bin NULL,
     lease_until DATETIME(6)   NULL
 ) ENGINE = InnoDB;
-CREATE TABLE t_dead_letter (
+CREATE TABLE IF NOT EXISTS t_dead_letter (
     consumer        VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     msg_id          VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     topic           VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -19,5 +19,5 @@ CREATE TABLE t_dead_letter (
 ) ENGINE = InnoDB;
 
 -- +goose Down
-DROP TABLE t_dead_letter;
-DROP TABLE t_progress;
+DROP TABLE IF EXISTS t_dead_letter;
+DROP TABLE IF EXISTS t_progress;

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE t_order (
+CREATE TABLE IF NOT EXISTS t_order (
     id              BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     order_no        VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     user_id         BIGINT       NOT NULL,
@@ -21,4 +21,4 @@ CREATE TABLE t_order (
 ) ENGINE = InnoDB;
 
 -- +goose Down
-DROP TABLE t_order;
+DROP TABLE IF EXISTS t_order;

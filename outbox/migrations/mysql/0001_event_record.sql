@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE t_event_record (
+CREATE TABLE IF NOT EXISTS t_event_record (
     id                BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     msg_id            VARCHAR(64)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     sink              VARCHAR(64)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -32,4 +32,4 @@ CREATE TABLE t_event_record (
 ) ENGINE = InnoDB;
 
 -- +goose Down
-DROP TABLE t_event_record;
+DROP TABLE IF EXISTS t_event_record;

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE t_audit_log (
+CREATE TABLE IF NOT EXISTS t_audit_log (
     id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     run_id     VARCHAR(36)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     action     VARCHAR(32)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -16,4 +16,4 @@ CREATE TABLE t_audit_log (
 ) ENGINE = InnoDB;
 
 -- +goose Down
-DROP TABLE t_audit_log;
+DROP TABLE IF EXISTS t_audit_log;

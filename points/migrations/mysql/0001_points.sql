@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE t_points_record (
+CREATE TABLE IF NOT EXISTS t_points_record (
     id            BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     msg_id        VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     user_id       BIGINT      NOT NULL,
@@ -15,7 +15,7 @@ CREATE TABLE t_points_record (
     CONSTRAINT ck_points_record_type CHECK (type IN ('EARN', 'REVERSE'))
 ) ENGINE = InnoDB;
 
-CREATE TABLE t_points_account (
+CREATE TABLE IF NOT EXISTS t_points_account (
     user_id BIGINT      NOT NULL PRIMARY KEY,
     balance BIGINT      NOT NULL,
     version BIGINT      NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE t_points_account (
     CONSTRAINT ck_points_account_status CHECK (status IN ('ACTIVE', 'FROZEN'))
 ) ENGINE = InnoDB;
 
-CREATE TABLE t_dead_letter (
+CREATE TABLE IF NOT EXISTS t_dead_letter (
     consumer        VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     msg_id          VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     topic           VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -37,6 +37,6 @@ CREATE TABLE t_dead_letter (
 ) ENGINE = InnoDB;
 
 -- +goose Down
-DROP TABLE t_dead_letter;
-DROP TABLE t_points_account;
-DROP TABLE t_points_record;
+DROP TABLE IF EXISTS t_dead_letter;
+DROP TABLE IF EXISTS t_points_account;
+DROP TABLE IF EXISTS t_points_record;

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE t_tx_log (
+CREATE TABLE IF NOT EXISTS t_tx_log (
     tx_id      CHAR(36)     CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     state      VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     delivery   VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -10,4 +10,4 @@ CREATE TABLE t_tx_log (
 ) ENGINE = InnoDB;
 
 -- +goose Down
-DROP TABLE t_tx_log;
+DROP TABLE IF EXISTS t_tx_log;
