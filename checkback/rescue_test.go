@@ -638,4 +638,5 @@ func TestRescueOnRocketMQ(t *testing.T) {
 	sub("dies between record and position", rescueDiesBetween)
 	sub("database down", rescueDatabaseDown)
 	sub("not its own", rescueMovesPast)
+	sub("cancellation", rescueCancellation)
 }
