@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,6 +14,7 @@ import (
 	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/configs"
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/httpapi"
 	"github.com/halfbox/halfbox/order"
 	"github.com/halfbox/halfbox/outbox"
 	"github.com/halfbox/halfbox/points"
@@ -82,16 +84,15 @@ const migrateTimeout = 10 * time.Minute
 // migrateAtStart brings a database's tables up to date if the configuration says so: now on SQLite, whose file is
 // there, and in the background on MySQL, which may not be reachable yet. Either way readiness waits for the tables.
 func (a *App) migrateAtStart(db *database.DB, m MigratedDatabase) error {
+	var was atomic.Bool
 	a.readyCheck(m.Name+" database", func(ctx context.Context) error {
-		if err := db.Ping(ctx); err != nil {
-			return err
+		err := m.ready(ctx, db)
+		if err == nil {
+			was.Store(true)
+		} else if was.Load() && a.worksWithout(m) {
+			return httpapi.Degraded(err)
 		}
-		for _, line := range m.Lines {
-			if err := db.CheckMigrated(ctx, line); err != nil {
-				return err
-			}
-		}
-		return nil
+		return err
 	})
 	switch {
 	case a.cfg.Database.Migrate == "never", a.cfg.Database.Migrate == "auto" && db.Dialect != database.SQLite:
@@ -104,6 +105,24 @@ func (a *App) migrateAtStart(db *database.DB, m MigratedDatabase) error {
 	}
 	a.background("migrations of the "+m.Name+" database", func(ctx context.Context) error { return m.migrate(ctx, a.cfg) })
 	return nil
+}
+
+func (m MigratedDatabase) ready(ctx context.Context, db *database.DB) error {
+	if err := db.Ping(ctx); err != nil {
+		return err
+	}
+	for _, line := range m.Lines {
+		if err := db.CheckMigrated(ctx, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// worksWithout: a process that takes orders needs the points database to show points alone. When it is away points come
+// late; taking every API process out of the load balancer would not help that.
+func (a *App) worksWithout(m MigratedDatabase) bool {
+	return m.Name == PointsDatabase().Name && a.has(RoleAPI)
 }
 
 func (m MigratedDatabase) migrate(ctx context.Context, cfg configs.Config) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/halfbox/halfbox/configs"
 	"github.com/halfbox/halfbox/internal/app"
 	"github.com/halfbox/halfbox/internal/brokertest"
+	"github.com/halfbox/halfbox/internal/enginetest"
 )
 
 var lagLine = regexp.MustCompile(`(?m)^halfbox_points_lag\{topic="ORDER_EVENT_TOPIC"\} 0$`)
@@ -77,6 +78,41 @@ func TestReadinessWithoutRocketMQ(t *testing.T) {
 			return status == http.StatusOK && checks["rocketmq"] == "ok"
 		}, wait, tick, name)
 	}
+}
+
+// When the points database goes away after the start, a process that takes orders goes on taking them and says so; one
+// that books points is not ready.
+func TestReadinessWithoutPointsDatabase(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	c := config(t, t.TempDir())
+	wire, through := enginetest.MySQLProxy(t, enginetest.MySQL(t))
+	c.RocketMQ.NameServers = []string{b.Addr()}
+	c.Database.Driver, c.Database.Migrate = "mysql", "always"
+	c.Database.OrderDSN, c.Database.PointsDSN = configs.Secret(enginetest.MySQL(t)), configs.Secret(through)
+	api, points, all := start(t, c, app.RoleAPI), start(t, c, app.RolePoints), start(t, c)
+	require.Eventually(t, func() bool {
+		for _, a := range []*app.App{api, points, all} {
+			if _, checks := readiness(t, a); checks["points database"] != "ok" {
+				return false
+			}
+		}
+		return true
+	}, wait, tick)
+	wire.Cut()
+	for a, want := range map[*app.App]struct {
+		status int
+		word   string
+	}{api: {http.StatusOK, "degraded: "}, all: {http.StatusOK, "degraded: "}, points: {http.StatusServiceUnavailable, "not ready: "}} {
+		var status int
+		var checks map[string]string
+		require.Eventually(t, func() bool { status, checks = readiness(t, a); return checks["points database"] != "ok" }, wait, tick)
+		require.Equal(t, want.status, status, checks)
+		require.Contains(t, checks["points database"], want.word)
+	}
+	require.Equal(t, "CREATED", post(t, api, `{"user_id":1,"amount_cents":100}`)["status"])
+	wire.Pass()
+	require.Eventually(t, func() bool { status, _ := readiness(t, points); return status == http.StatusOK }, wait, tick)
 }
 
 // The lag of the points is a metric.
