@@ -84,7 +84,7 @@ func examine(ctx context.Context, o *options) (_ []doctor.Finding, err error) {
 func cluster(c configs.RocketMQ) *doctor.Cluster {
 	return &doctor.Cluster{
 		NameServers: c.NameServers, Credentials: remoting.Credentials{AccessKey: c.AccessKey, SecretKey: string(c.SecretKey)},
-		Topics: []string{c.OrderTopic}, Groups: []string{c.PointsGroup},
+		Topics: []string{c.OrderTopic}, CreatesTopics: c.CreateTopics, Groups: []string{c.PointsGroup},
 	}
 }
 

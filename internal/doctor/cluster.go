@@ -23,12 +23,14 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 		if !r.nameServer(ctx, addr, c) {
 			continue
 		}
+		knows := 0
 		for _, topic := range c.Topics {
 			found, err := remoting.Route(ctx, addr, topic, c.Credentials)
-			r.topic(topic, addr, found, err)
+			r.topic(topic, addr, found, err, c)
 			for _, b := range found {
 				brokers[b] = true
 			}
+			knows += len(found)
 		}
 		for _, group := range c.Groups {
 			r.retryTopic(ctx, addr, "%RETRY%"+group, c.Credentials)
@@ -41,7 +43,7 @@ func (r *report) cluster(ctx context.Context, c Cluster, times Times) {
 		for _, b := range found {
 			brokers[b] = true
 		}
-		if len(brokers) == 0 {
+		if knows+len(found) == 0 { // one of several that knows none is of no help when the others are away
 			r.bad("brokers of "+addr, cmp.Or(errorText(err), "the name server knows no broker"), "start a broker whose namesrvAddr names this name server")
 		}
 	}
@@ -107,13 +109,16 @@ func (r *report) nameServer(ctx context.Context, addr string, c Cluster) bool {
 	return true
 }
 
-func (r *report) topic(topic, ns string, brokers []string, err error) {
+func (r *report) topic(topic, ns string, brokers []string, err error, c Cluster) {
 	check := "topic " + topic
+	create := fmt.Sprintf("mqadmin updateTopic -n %s -c CLUSTER -t %s", ns, topic)
 	switch {
 	case err != nil:
 		r.bad(check, err.Error(), "check the name server "+ns)
+	case len(brokers) == 0 && c.CreatesTopics:
+		r.warn(check, "no broker has it yet", "halfbox serve makes it (rocketmq.create_topics); or create it: "+create)
 	case len(brokers) == 0:
-		r.bad(check, "no broker has it", fmt.Sprintf("create it: mqadmin updateTopic -n %s -c CLUSTER -t %s", ns, topic))
+		r.bad(check, "no broker has it", "create it: "+create)
 	default:
 		r.ok(check, "on %s", strings.Join(brokers, ", "))
 	}

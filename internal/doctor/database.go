@@ -78,8 +78,8 @@ func (r *report) mysql(ctx context.Context, name string, db *database.DB) {
 	if err := db.Read.WithContext(ctx).Raw("SELECT VARIABLE_VALUE FROM performance_schema.session_status WHERE VARIABLE_NAME = 'Ssl_cipher'").Scan(&v.Ssl).Error; err != nil {
 		v.Ssl = "unknown" // performance_schema may be off
 	}
-	if !atLeast(v.Version, 8, 0, 17) { // CHECK constraints and utf8mb4_0900_bin
-		r.bad(name+": version", "MySQL "+v.Version, "use MySQL 8.0.17 or newer")
+	if !supported(v.Version) {
+		r.bad(name+": version", v.Version, "use MySQL 8.0.17 or newer")
 	} else {
 		cipher := v.Ssl
 		if cipher == "" {
@@ -106,6 +106,12 @@ func (r *report) mysql(ctx context.Context, name string, db *database.DB) {
 	if v.ReadOnly {
 		r.bad(name+": role", "the server is read-only", "name the primary: check-backs and leases must see and write the newest rows")
 	}
+}
+
+// supported tells whether a server has CHECK constraints and utf8mb4_0900_bin, as MySQL has from 8.0.17 on. MariaDB's
+// numbers are higher, and it lacks the collation.
+func supported(version string) bool {
+	return atLeast(version, 8, 0, 17) && !strings.Contains(strings.ToLower(version), "mariadb")
 }
 
 // atLeast compares a version such as "8.0.36-28" with the least one wanted.

@@ -54,7 +54,9 @@ type Cluster struct {
 	NameServers []string
 	Credentials remoting.Credentials
 	Topics      []string
-	Groups      []string // consumer groups, whose retry topics should be there
+	// CreatesTopics tells that the service makes topics that are not there.
+	CreatesTopics bool
+	Groups        []string // consumer groups, whose retry topics should be there
 	// DiscardedTopic is where brokers put half messages that they give up on, and RescueGroup the consumer group that
 	// reads it; empty when nobody does.
 	DiscardedTopic, RescueGroup string

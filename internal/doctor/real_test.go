@@ -51,8 +51,10 @@ func TestBrokerSettings(t *testing.T) {
 	requireFinding(t, found, doctor.Bad, "transactions", "transactionTimeOut (1s) is not above transactionOpBatchInterval (3s)")
 	require.Len(t, found, 5)
 
+	cluster.CreatesTopics = true
 	found = examine(t, doctor.Config{Cluster: cluster, Times: doctor.Times{Local: 500 * time.Millisecond, Grace: 900 * time.Millisecond}})
 	requireFinding(t, found, doctor.Bad, "transactions", "transactionTimeOut (1s) is above checkback.grace (900ms)")
+	requireFinding(t, found, doctor.Warning, "topic NOT_THERE", "no broker has it yet")
 	require.Len(t, found, 4)
 
 	r.Broker.Stop()

@@ -13,5 +13,7 @@ func TestAtLeast(t *testing.T) {
 		"8.0.16": false, "5.7.44-log": false, "8.0": false, "": false, "x.y.z": false,
 	} {
 		require.Equal(t, want, atLeast(version, 8, 0, 17), version)
+		require.Equal(t, want, supported(version), version)
 	}
+	require.False(t, supported("11.8.2-MariaDB-ubu2404"))
 }
