@@ -24,6 +24,11 @@
 //
 // DB.InTx and every strategy answer nil, halfbox.ErrRolledBack or halfbox.ErrUnknown, see package halfbox.
 //
+// A lock conflict (deadlock, lock wait, busy file) ends the transaction, which is repeated as a whole, the function
+// included, up to five times: also when the function takes no notice of the error, since MySQL has rolled back what came
+// before a deadlock and would commit what comes after it one by one. With SQL the function has the transaction itself, and
+// must return such errors. On MySQL a function must not use statements that commit by themselves (DDL).
+//
 // Clocks: facts carry the application's UTC time, due times the database's. Everything here is safe for concurrent
 // use.
 package localtx

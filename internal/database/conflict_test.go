@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +45,41 @@ func TestLockConflictRepeatsTheWholeTransaction(t *testing.T) {
 				requireUsable(t, db)
 			})
 		}
+	}
+}
+
+// A function that takes no notice of a lock conflict must not commit what came after it.
+func TestLockConflictIsNoticedByInTx(t *testing.T) {
+	t.Parallel()
+	for name, fn := range map[string]func(tx *gorm.DB) error{
+		"no error":      func(tx *gorm.DB) error { _, _ = insert(tx, 1), insert(tx, 2); return nil },
+		"another error": func(tx *gorm.DB) error { _ = insert(tx, 1); return insert(tx, 2) },
+		"hidden": func(tx *gorm.DB) error {
+			if insert(tx, 1) != nil {
+				return errors.New("no stock left")
+			}
+			return insert(tx, 2)
+		},
+		"a row": func(tx *gorm.DB) error {
+			var id int
+			_ = tx.Raw("INSERT INTO t (id, note) VALUES (1, 'x') RETURNING id").Row().Scan(&id)
+			_ = tx.Raw("INSERT INTO t (id, note) VALUES (2, 'x') RETURNING id").Row().Scan(&id)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var met atomic.Bool
+			db := newDB(t, database.Options{Hooks: database.Hooks{Before: func(_ database.Op, query string) error {
+				if strings.HasPrefix(query, "INSERT") && met.CompareAndSwap(false, true) {
+					return errDeadlock
+				}
+				return nil
+			}}})
+			require.NoError(t, db.InTx(t.Context(), fn))
+			require.Equal(t, []int{1, 2}, ids(t, db), "all of it, from an empty transaction")
+			requireUsable(t, db)
+		})
 	}
 }
 

@@ -20,7 +20,7 @@ const txAttempts = 5
 // InTx runs fn in one transaction with an explicit BEGIN and COMMIT.
 //
 // A lock conflict (deadlock, lock wait) rolls the whole transaction back and repeats it, fn included, up to five
-// times while ctx allows. ctx bounds everything up to COMMIT; COMMIT itself is never interrupted by ctx, because
+// times while ctx allows, also when fn took no notice of it. ctx bounds everything up to COMMIT; COMMIT itself is never interrupted by ctx, because
 // an interrupted COMMIT has no known outcome. A panic in fn rolls back and goes on.
 //
 // The error is nil (COMMIT confirmed), wraps halfbox.ErrUnknown (COMMIT's answer was lost) or wraps
@@ -71,6 +71,9 @@ func (db *DB) inTxOnce(ctx context.Context, fn func(tx *gorm.DB) error) (err err
 	if err == nil && local.misused.Load() {
 		err = errNotYours
 	}
+	if !IsLockConflict(err) {
+		err = errors.Join(err, local.lost()) // nil when both are
+	}
 	if err != nil {
 		done = true
 		if ended := rollback(conn, sqlTx); ended && local.raw {
@@ -117,9 +120,10 @@ var errNotYours = errors.New("a local transaction must not be committed or rolle
 type localTx struct {
 	*sql.Tx
 	misused   atomic.Bool
-	unfollow  func() bool // see inTxOnce
-	raw       bool        // fn has Tx itself, see SQLLocal
-	committed []func()    // see OnCommit
+	unfollow  func() bool           // see inTxOnce
+	raw       bool                  // fn has Tx itself, see SQLLocal
+	committed []func()              // see OnCommit
+	conflict  atomic.Pointer[error] // see lost
 }
 
 // OnCommit calls f once COMMIT of InTx's transaction tx is confirmed, before InTx returns. A transaction that is rolled

@@ -3,6 +3,7 @@ package database_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -106,4 +107,44 @@ func TestCommitOnAKilledConnectionOfMySQL(t *testing.T) {
 	require.True(t, errors.Is(err, halfbox.ErrUnknown) || errors.Is(err, halfbox.ErrRolledBack))
 	require.Empty(t, ids(t, db))
 	require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error { return insert(tx, 1) }))
+}
+
+// MySQL has rolled back the transaction that lost a deadlock: what its function does afterwards must not be committed
+// alone, whether it looks at errors or not.
+func TestDeadlockOfMySQLThatNobodyLooksAt(t *testing.T) {
+	t.Parallel()
+	db := newMySQL(t, database.Options{LockWait: wait})
+	require.NoError(t, insert(db.Write, 1))
+	require.NoError(t, insert(db.Write, 2))
+	var both, ended sync.WaitGroup
+	both.Add(2)
+	for i := range 2 {
+		ended.Go(func() {
+			met := false
+			err := db.InTx(t.Context(), func(tx *gorm.DB) error {
+				add := func(id int) {
+					_ = tx.Exec("UPDATE t SET note = CONCAT(note, ?) WHERE id = ?", string(rune('a'+i)), id)
+				}
+				add(1 + i)
+				if !met {
+					met = true
+					both.Done()
+					both.Wait()
+				}
+				add(2 - i)
+				_ = insert(tx, 10+i)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ended.Wait()
+	var notes []string
+	require.NoError(t, db.Read.Raw("SELECT note FROM t WHERE id < 10").Scan(&notes).Error)
+	for _, note := range notes {
+		require.ElementsMatch(t, []string{"x", "a", "b"}, strings.Split(note, ""), "both transactions committed as a whole")
+	}
+	require.Equal(t, []int{1, 2, 10, 11}, ids(t, db))
 }
