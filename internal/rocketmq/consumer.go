@@ -49,9 +49,11 @@ const (
 	startRetryMax = 5 * time.Second
 	handleMin     = 50 * time.Millisecond
 	handleMax     = 5 * time.Second
-	// inPlaceLimit is how long one message is tried in place. The client itself sends a message back after 15 min
-	// and lets the handler go on, which would handle it twice at once.
-	inPlaceLimit = 10 * time.Minute
+	// inPlaceLimit is how long one message is tried in place. Then it goes back to the broker, which delivers it again
+	// later and later, 16 times. The client by itself sends a message back after consumeTimeout and lets the handler go
+	// on, which would handle it twice at once; a client that has ended leaves a goroutine behind for that long.
+	inPlaceLimit   = 6 * time.Hour
+	consumeTimeout = inPlaceLimit + time.Hour
 	// stopGrace is what Stop takes beyond its context for what must not be cut short.
 	stopGrace = 500 * time.Millisecond
 	// quietBeforeShutdown is how long the handlers must have been idle before the client is shut down.
@@ -75,6 +77,8 @@ type Consumer struct {
 	sentinel *sentinel
 	restarts pacer
 	once     sync.Once
+	leaving  sync.Once
+	left     chan struct{} // closed when the last client has given its queues up
 	done     chan struct{} // closed when all has ended; stopErr is set then
 	stopErr  error
 }
@@ -93,7 +97,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	c := &Consumer{cfg: cfg, begun: time.Now(), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
+	c := &Consumer{cfg: cfg, begun: time.Now(), left: make(chan struct{}), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.life, c.endLife = context.WithCancel(c.ctx)
 	return c, nil
@@ -120,6 +124,7 @@ func (c *Consumer) Begun() bool { return c.ever.Load() }
 // alone it would go on up to 33 s after the broker died.
 func (c *Consumer) run() {
 	defer close(c.done)
+	defer c.leave()
 	var watching sync.WaitGroup
 	watching.Go(func() { c.sentinel.run(c.life) })
 	defer watching.Wait()
@@ -212,6 +217,7 @@ func (c *Consumer) startClient() (client.PushConsumer, error) {
 		consumer.WithInstance(InstanceName("consumer")),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumeGoroutineNums(c.cfg.Concurrency),
+		consumer.WithConsumeTimeout(consumeTimeout),
 		consumer.WithPullThresholdForTopic(4096),
 		consumer.WithPullThresholdSizeForTopic(64),
 	)
@@ -229,6 +235,16 @@ func (c *Consumer) startClient() (client.PushConsumer, error) {
 }
 
 func (c *Consumer) consume(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	result := c.handleAll(msgs)
+	if result != consumer.ConsumeSuccess && c.ctx.Err() != nil {
+		// Sending it back would spend one of its retries, and there are 16. What the client does not answer for, because
+		// the queue is no longer its own, the group's next consumer gets at once.
+		<-c.left
+	}
+	return result, nil
+}
+
+func (c *Consumer) handleAll(msgs []*primitive.MessageExt) consumer.ConsumeResult {
 	c.inFlight.Add(1)
 	defer func() {
 		c.lastSeen.Store(int64(time.Since(c.begun)))
@@ -241,10 +257,10 @@ func (c *Consumer) consume(_ context.Context, msgs ...*primitive.MessageExt) (co
 		}
 		if err := c.handleInPlace(Message{MsgID: id, Topic: m.Topic, Tag: m.GetTags(), Body: m.Body, StoredAt: time.UnixMilli(m.StoreTimestamp)}); err != nil {
 			c.cfg.Logger.Warn("message goes back to the broker", zap.String("msg_id", id), zap.String("group", c.cfg.Group), zap.Error(err))
-			return consumer.ConsumeRetryLater, nil
+			return consumer.ConsumeRetryLater
 		}
 	}
-	return consumer.ConsumeSuccess, nil
+	return consumer.ConsumeSuccess
 }
 
 // handleInPlace calls the handler until it succeeds, the consumer stops, or the message took too long.
@@ -341,6 +357,9 @@ func (c *Consumer) shutdown(push client.PushConsumer) error {
 			_ = push.Unsubscribe("%RETRY%" + c.cfg.Group)
 			p.Rebalance()
 		}
+		if c.life.Err() != nil {
+			c.leave()
+		}
 		done <- push.Shutdown()
 	}()
 	bound := time.NewTimer(2 * stopGrace)
@@ -352,6 +371,9 @@ func (c *Consumer) shutdown(push client.PushConsumer) error {
 		return errors.New("RocketMQ consumer: shutdown did not return in time")
 	}
 }
+
+// leave lets the handlers go that wait for the queues to be given up.
+func (c *Consumer) leave() { c.leaving.Do(func() { close(c.left) }) }
 
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -111,8 +111,12 @@ func TestStopWhileAHandlerFails(t *testing.T) {
 	b := brokertest.Start(t)
 	p := newProducer(t, b)
 	id := send(t, p, "t", "x")
+	const more = 100 // than are handled at once
+	for i := range more {
+		send(t, p, "t", body(i))
+	}
 	group := "points-" + uuid.NewString()
-	failed := make(chan struct{}, 100)
+	failed := make(chan struct{}, 10000)
 	c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Group: group, Handle: func(context.Context, rocketmq.Message) error {
 		failed <- struct{}{}
 		return errors.New("database is down")
@@ -124,9 +128,10 @@ func TestStopWhileAHandlerFails(t *testing.T) {
 	began := time.Now()
 	_ = c.Stop(ctx) // the deadline passed, which it may say
 	require.Less(t, time.Since(began), wait)
+	require.Never(t, func() bool { return sentBack(b, group) > 0 }, 500*time.Millisecond, tick, "a stop spends the retries of messages")
 	in := &inbox{}
 	newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Group: group, Handle: in.collect}).Start()
-	require.Eventually(t, func() bool { return in.times(id) > 0 }, wait, tick, "the message was lost")
+	require.Eventually(t, func() bool { return in.times(id) > 0 && in.distinct() == 1+more }, wait, tick, "a message was lost")
 }
 
 // The handler's context ends when Stop runs out of time, not before.
