@@ -148,11 +148,11 @@ func TestNoFallbackWhileTheLocalTransactionRuns(t *testing.T) {
 	var r2 *rig
 	r2 = newRig(t, rigOptions{producer: func(c *txmsg.Config) {
 		c.Fallback = forbidden{t}
-		c.HalfTimeout = 100 * time.Millisecond
+		c.HalfTimeout = 2 * time.Second // enough for the half message on any machine
 		c.LocalTimeout = wait
 		c.Hooks.BeforeLocalCommit = func() {
 			began := time.Now()
-			require.Eventually(t, func() bool { return time.Since(began) > 3*r2.cfg.HalfTimeout }, wait, tick)
+			require.Eventually(t, func() bool { return time.Since(began) > r2.cfg.HalfTimeout+time.Second }, wait, tick)
 		}
 	}})
 	o, _, err := r2.service(t).Create(t.Context(), request)
