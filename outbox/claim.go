@@ -51,6 +51,7 @@ type claimRequest struct {
 	only   []int64 // these and no others, unless empty; claimed in this order
 	known  []row   // what only names, as far as it was seen to be due; saves a look where the UPDATE decides
 	newest bool    // those that became due last, before those that have waited for longer
+	bytes  int     // of payload in one claim, unless its first record has more; 0 is no limit
 }
 
 // claim is a set of records that one owner may send until its lease ends.
@@ -63,6 +64,8 @@ type claim struct {
 	found int
 	// full is true when more records may be due.
 	full bool
+	// cut is true when there were more, but not within the limit of bytes.
+	cut bool
 }
 
 // doubtfulClaim is the error of a claim that may have taken effect all the same.
@@ -78,13 +81,11 @@ func (e *doubtfulClaim) Unwrap() error { return e.err }
 // takeClaim claims due records. An error that may hide a claim is a *doubtfulClaim.
 func (s store) takeClaim(ctx context.Context, mode ClaimMode, q claimRequest) (claim, error) {
 	c := claim{owner: q.owner, since: time.Now()}
-	var err error
+	take := s.claimConditional
 	if mode == ClaimSkipLocked {
-		c.rows, c.found, err = s.claimSkipLocked(ctx, q)
-	} else {
-		c.rows, c.found, err = s.claimConditional(ctx, q)
+		take = s.claimSkipLocked
 	}
-	if err != nil {
+	if err := take(ctx, q, &c); err != nil {
 		return claim{}, fmt.Errorf("claim: %w", err)
 	}
 	c.full = c.found == q.limit
@@ -110,67 +111,82 @@ func (s store) takeOrdered(ctx context.Context, mode ClaimMode, o *order, q clai
 	return c, err
 }
 
-func (s store) claimSkipLocked(ctx context.Context, q claimRequest) (rows []row, due int, err error) {
-	err = s.db.InTx(ctx, func(tx *gorm.DB) error {
-		found, err := s.lockDue(tx, q)
+func (s store) claimSkipLocked(ctx context.Context, q claimRequest, c *claim) error {
+	err := s.db.InTx(ctx, func(tx *gorm.DB) error {
+		found, cut, err := s.lockDue(tx, q)
 		if err != nil {
 			return err
 		}
-		due = len(found)
+		c.found, c.cut = len(found)+cut, cut > 0
 		if len(q.only) > 0 {
 			found = inOrder(found, q.only)
 		}
-		rows = pick(found)
-		if len(rows) == 0 {
+		c.rows = pick(found)
+		if len(c.rows) == 0 {
 			return nil
 		}
-		n, err := s.claim(tx, q.owner, q.sink, ids(rows), q.lease)
+		n, err := s.claim(tx, q.owner, q.sink, ids(c.rows), q.lease)
 		if err != nil {
 			return err
 		}
-		if n != int64(len(rows)) { // the rows are locked, so this cannot be
-			return fmt.Errorf("%d of %d locked records claimed", n, len(rows))
+		if n != int64(len(c.rows)) { // the rows are locked, so this cannot be
+			return fmt.Errorf("%d of %d locked records claimed", n, len(c.rows))
 		}
 		return nil
 	})
 	if errors.Is(err, halfbox.ErrUnknown) {
-		return nil, 0, &doubtfulClaim{owner: q.owner, ids: ids(rows), err: err}
+		return &doubtfulClaim{owner: q.owner, ids: ids(c.rows), err: err}
 	}
-	if err != nil {
-		return nil, 0, err
-	}
-	return rows, due, nil
+	return err
 }
 
-func (s store) claimConditional(ctx context.Context, q claimRequest) (rows []row, due int, err error) {
+func (s store) claimConditional(ctx context.Context, q claimRequest, c *claim) error {
 	found := q.known
 	if found == nil {
+		var err error
 		if found, err = s.due(ctx, q); err != nil {
-			return nil, 0, err
+			return err
 		}
 	}
+	c.found = len(found)
 	wanted := ids(pick(found))
 	if len(wanted) == 0 {
-		return nil, len(found), nil
+		return nil
 	}
 	n, err := s.claim(s.db.Write.WithContext(ctx), q.owner, q.sink, wanted, q.lease)
 	if err != nil && database.IsLockConflict(err) {
-		return nil, 0, err // the database undid it
+		return err // the database undid it
 	}
 	if err == nil && n == 0 {
-		return nil, len(found), nil // another relay was faster
+		return nil // another relay was faster
 	}
 	if err == nil {
-		rows, err = s.claimed(ctx, q.owner, wanted)
+		err = s.readClaim(ctx, q, wanted, c)
 	}
 	if err != nil {
-		return nil, 0, &doubtfulClaim{owner: q.owner, ids: wanted, err: err}
+		return &doubtfulClaim{owner: q.owner, ids: wanted, err: err}
 	}
-	wanted = wanted[:0]
+	order := make([]int64, 0, len(found))
 	for _, r := range found {
-		wanted = append(wanted, r.id)
+		order = append(order, r.id)
 	}
-	return inOrder(rows, wanted), len(found), nil
+	c.rows = inOrder(c.rows, order)
+	return nil
+}
+
+// readClaim reads what the claim of wanted has won, and gives back what is over the limit of bytes.
+func (s store) readClaim(ctx context.Context, q claimRequest, wanted []int64, c *claim) error {
+	rows, cut, err := s.claimed(ctx, q.owner, wanted, q.bytes)
+	if err != nil {
+		return err
+	}
+	if c.rows, c.cut = rows, cut > 0; !c.cut {
+		return nil
+	}
+	read := ids(rows)
+	rest := slices.DeleteFunc(slices.Clone(wanted), func(id int64) bool { _, ok := slices.BinarySearch(read, id); return ok })
+	_, err = s.release(ctx, q.owner, rest) // of rest, what another relay has won has another owner
+	return err
 }
 
 // pick leaves out records that are claimed alone, unless one of them is the first: then it is the only one.

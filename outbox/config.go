@@ -47,6 +47,9 @@ type RelayConfig struct {
 	// is Batch again after one that does not or a batch that fails. Defaults to 500, or Batch if that is more; negative
 	// means that batches do not grow. At most 1000.
 	BatchMax int
+	// BatchBytes bounds the payloads of one claim, which are all held in memory: what is beyond it stays for the next. A
+	// single record may have more. Defaults to 32 MiB.
+	BatchBytes int
 	// Lease is how long a claim lasts unless renewed, by the database's clock. Defaults to 10 min.
 	Lease time.Duration
 	// SendTimeout bounds one Send. Defaults to 5 s; at most a third of Lease, or the relay is refused.
@@ -100,6 +103,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	}
 	c.Batch = cmp.Or(c.Batch, 20)
 	c.BatchMax = max(cmp.Or(c.BatchMax, 500), c.Batch)
+	c.BatchBytes = cmp.Or(c.BatchBytes, 32<<20)
 	c.Lease = cmp.Or(c.Lease, 10*time.Minute)
 	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Second)
 	c.StatementTimeout = cmp.Or(c.StatementTimeout, min(5*time.Second, c.Lease/3))
@@ -173,6 +177,8 @@ func (c RelayConfig) validate() error {
 		return fmt.Errorf("outbox: RelayConfig.Batch %d is not between 1 and 1000", c.Batch)
 	case c.BatchMax > 1000:
 		return fmt.Errorf("outbox: RelayConfig.BatchMax %d is above 1000", c.BatchMax)
+	case c.BatchBytes < 0:
+		return fmt.Errorf("outbox: RelayConfig.BatchBytes %d is negative", c.BatchBytes)
 	case c.Jitter >= 1:
 		return fmt.Errorf("outbox: RelayConfig.Jitter %v is not below 1", c.Jitter)
 	case c.PollMax < c.PollMin:

@@ -26,6 +26,7 @@ func TestRelayConfigIsValidated(t *testing.T) {
 		"statement timeout":        func(c *RelayConfig) { c.StatementTimeout = c.Lease },
 		"batch":                    func(c *RelayConfig) { c.Batch = -1 },
 		"largest batch":            func(c *RelayConfig) { c.BatchMax = 1001 },
+		"bytes of a batch":         func(c *RelayConfig) { c.BatchBytes = -1 },
 		"jitter":                   func(c *RelayConfig) { c.Jitter = 1 },
 		"poll":                     func(c *RelayConfig) { c.PollMin = 2 * c.PollMax },
 		"negative duration":        func(c *RelayConfig) { c.ReclaimInterval = -1 },

@@ -110,6 +110,9 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	probe := state == breakerHalfOpen
 	c, alone, err := l.claim(hard, probe)
 	if err != nil {
+		if time.Since(now) > l.cfg.StatementTimeout/2 { // perhaps too large for its time: not again as it is
+			l.batch = max(1, l.batch/2)
+		}
 		return roundResult{}, err
 	}
 	if !c.full && !probe {
@@ -133,6 +136,10 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 
 // grow makes the next batch larger if this one was full: with a backlog, statements and sends are what costs.
 func (l *loop) grow(c claim) {
+	if c.cut {
+		l.batch = len(c.rows) // what is beyond it was read in vain
+		return
+	}
 	if c.full && len(c.rows) >= l.batch/2 {
 		l.batch = min(2*l.batch, l.cfg.BatchMax)
 		return
@@ -190,7 +197,7 @@ func (l *loop) claimSuspect(ctx context.Context) (claim, error) {
 func (l *loop) take(ctx context.Context, q claimRequest) (claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.StatementTimeout)
 	defer cancel()
-	q.sink, q.owner, q.lease = l.name, newOwner(l.cfg.Instance), l.cfg.Lease
+	q.sink, q.owner, q.lease, q.bytes = l.name, newOwner(l.cfg.Instance), l.cfg.Lease, l.cfg.BatchBytes
 	var c claim
 	var err error
 	if l.order != nil && len(q.only) == 0 {

@@ -200,10 +200,10 @@ func (s store) due(ctx context.Context, q claimRequest) ([]row, error) {
 	})
 }
 
-// lockDue returns the records that q may claim, locked until tx ends.
-func (s store) lockDue(tx *gorm.DB, q claimRequest) ([]row, error) {
+// lockDue returns the records that q may claim, locked until tx ends, and the number of those beyond q.bytes.
+func (s store) lockDue(tx *gorm.DB, q claimRequest) (rows []row, cut int, err error) {
 	query, args := s.dueSQL(q, sqlLockDue, sqlLockDueThese)
-	return collect(tx.Raw(query, args...), scanRow)
+	return collectRows(tx.Raw(query, args...), q.bytes)
 }
 
 func (s store) dueSQL(q claimRequest, many, these string) (string, []any) {
@@ -225,8 +225,9 @@ func (s store) claim(db *gorm.DB, owner, sink string, ids []int64, lease time.Du
 	return affected(db.Exec(s.dialect.Replace(sqlClaim), owner, s.db.Dialect.Offset(lease), ids, sink))
 }
 
-func (s store) claimed(ctx context.Context, owner string, ids []int64) ([]row, error) {
-	return collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlClaimed), ids, owner), scanRow)
+// claimed returns what owner has claimed of ids, and the number of those beyond the limit of bytes.
+func (s store) claimed(ctx context.Context, owner string, ids []int64, bytes int) (rows []row, cut int, err error) {
+	return collectRows(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlClaimed), ids, owner), bytes)
 }
 
 func (s store) withOwner(ctx context.Context, owner string, status Status, ids []int64) ([]int64, error) {
@@ -286,6 +287,23 @@ func (s store) exec(ctx context.Context, query string, args ...any) (int64, erro
 }
 
 func affected(db *gorm.DB) (int64, error) { return db.RowsAffected, db.Error }
+
+// collectRows keeps the rows of a query up to a limit of bytes of payload, the first in any case, and counts the others.
+func collectRows(query *gorm.DB, limit int) (rows []row, cut int, err error) {
+	size := 0
+	all, err := collect(query, func(rs *sql.Rows) (r row, err error) {
+		if r, err = scanRow(rs); err != nil {
+			return r, err
+		}
+		size += len(r.rec.Payload)
+		if limit > 0 && size > limit && size > len(r.rec.Payload) {
+			cut++
+			return row{}, nil // its payload is forgotten at once
+		}
+		return r, nil
+	})
+	return all[:max(0, len(all)-cut)], cut, err
+}
 
 func scanRow(rs *sql.Rows) (r row, err error) {
 	var headers []byte

@@ -171,7 +171,7 @@ func TestClaimSkipLockedPassesLockedRows(t *testing.T) {
 	tx := db.Write.Begin()
 	require.NoError(t, tx.Error)
 	defer tx.Rollback()
-	locked, err := s.lockDue(tx, claimRequest{sink: "main", limit: 3})
+	locked, _, err := s.lockDue(tx, claimRequest{sink: "main", limit: 3})
 	require.NoError(t, err)
 	require.Len(t, locked, 3)
 	// Equal times must not make it lock more than it takes either (R32).
