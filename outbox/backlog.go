@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +29,14 @@ const (
 )
 
 // sqlOldestDue is the overdue time of the record that has been due longest, in microseconds: one look into the index.
-const sqlOldestDue = `SELECT {overdue} FROM t_event_record {by due} WHERE status = ? AND sink = ? ORDER BY next_retry_time, id LIMIT 1`
+// {held} is empty or passes over keys.
+const (
+	sqlOldestDue = `SELECT {overdue} FROM t_event_record {by due} WHERE status = ? AND sink = ?{held} ORDER BY next_retry_time, id LIMIT 1`
+	sqlNotHeld   = ` AND partition_key NOT IN ?`
+)
+
+// maxHeld is how many keys that a dead letter holds are passed over.
+const maxHeld = 1000
 
 func overdueMicros(d database.Dialect) string {
 	if d == database.MySQL {
@@ -37,11 +45,16 @@ func overdueMicros(d database.Dialect) string {
 	return "CAST((julianday('now') - julianday(next_retry_time)) * 86400000000 AS INTEGER)"
 }
 
-// oldestDue is how long the record of a sink that has been due longest is due, in WAIT or SENDING; 0 without one.
-func (s store) oldestDue(ctx context.Context, sink string) (time.Duration, error) {
+// oldestDue is how long the record of a sink that has been due longest is due, in WAIT or SENDING; 0 without one. Where
+// dead letters block, what waits behind one does not count.
+func (s store) oldestDue(ctx context.Context, sink string, block bool) (time.Duration, error) {
+	query, args, err := s.oldestDueSQL(ctx, sink, block)
+	if err != nil {
+		return 0, err
+	}
 	var longest time.Duration
 	for _, status := range []Status{StatusWait, StatusSending} {
-		found, err := collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlOldestDue), status, sink), func(rs *sql.Rows) (micros int64, err error) {
+		found, err := collect(s.db.Read.WithContext(ctx).Raw(query, append([]any{status}, args...)...), func(rs *sql.Rows) (micros int64, err error) {
 			return micros, rs.Scan(&micros)
 		})
 		if err != nil {
@@ -54,12 +67,35 @@ func (s store) oldestDue(ctx context.Context, sink string) (time.Duration, error
 	return longest, nil
 }
 
+// oldestDueSQL returns the query, and its arguments behind the status.
+func (s store) oldestDueSQL(ctx context.Context, sink string, block bool) (string, []any, error) {
+	args, held := []any{sink}, ""
+	if block {
+		dead, err := s.deadKeys(ctx, sink, "", maxHeld)
+		if err != nil {
+			return "", nil, err
+		}
+		if len(dead) > 0 {
+			keys := make([]string, len(dead))
+			for i, k := range dead {
+				keys[i] = k.Key
+			}
+			args, held = append(args, keys), sqlNotHeld
+		}
+	}
+	return s.dialect.Replace(strings.Replace(sqlOldestDue, "{held}", held, 1)), args, nil
+}
+
 // BacklogConfig makes a Backlog. Zero values mean the defaults.
 type BacklogConfig struct {
 	// DB holds t_event_record.
 	DB *database.DB
 	// Sink is the name of the sink whose records are watched.
 	Sink string
+	// HeadOfLine is the policy of a sink that keeps the order of its keys, as in RelayConfig.Ordered; empty for others.
+	// With HeadOfLineBlock, records of a key that a dead letter holds do not count: they wait for an operator, not for a
+	// relay, and one key shall not refuse the writes of all. Of more than 1000 such keys the others count.
+	HeadOfLine HeadOfLine
 	// Limit is the age that the backlog may reach. Defaults to 5 min.
 	Limit time.Duration
 	// Policy is what a Writer does beyond it. Defaults to BacklogWarn.
@@ -92,6 +128,8 @@ func (c BacklogConfig) validate() error {
 		return errors.New("outbox: BacklogConfig.DB is missing")
 	case !validSinkName(c.Sink):
 		return fmt.Errorf("outbox: BacklogConfig.Sink %q is not a name of 1 to %d printable ASCII characters", c.Sink, maxSink)
+	case c.HeadOfLine != "" && c.HeadOfLine != HeadOfLineBlock && c.HeadOfLine != HeadOfLinePark:
+		return fmt.Errorf("outbox: BacklogConfig.HeadOfLine %q is neither %q nor %q", c.HeadOfLine, HeadOfLineBlock, HeadOfLinePark)
 	case c.Limit < time.Millisecond, c.Interval < time.Millisecond, c.Timeout < time.Millisecond:
 		return errors.New("outbox: BacklogConfig.Limit, Interval and Timeout must be at least 1 ms")
 	case c.Policy != BacklogWarn && c.Policy != BacklogRefuse:
@@ -109,7 +147,7 @@ const staleAfter = 5
 //
 // The age is the database's time less the due time of the record in WAIT or SENDING that is due longest. For a record
 // that was never retried this is the time since it was written; a dead letter that is redriven begins anew, and one
-// poisoned record in its backoff is no backlog.
+// poisoned record in its backoff is no backlog; nor is what waits behind a dead letter, see BacklogConfig.HeadOfLine.
 //
 // Over the limit means above it, and lasts until the age is below three quarters of it. When the database cannot be
 // asked for five intervals, nothing is known and nothing is refused.
@@ -198,7 +236,7 @@ func (b *Backlog) Stop(ctx context.Context) error {
 func (b *Backlog) sample(ctx context.Context) error {
 	asked, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
-	age, err := b.store.oldestDue(asked, b.cfg.Sink)
+	age, err := b.store.oldestDue(asked, b.cfg.Sink, b.cfg.HeadOfLine == HeadOfLineBlock)
 	if err != nil {
 		if ctx.Err() == nil {
 			b.metrics.errors.Inc()

@@ -121,7 +121,7 @@ func TestBacklogIsWhatIsDue(t *testing.T) {
 		db := e.db(t)
 		s := newStore(db)
 		ageNow := func() time.Duration {
-			age, err := s.oldestDue(t.Context(), "main")
+			age, err := s.oldestDue(t.Context(), "main", false)
 			require.NoError(t, err)
 			return age
 		}
@@ -145,6 +145,30 @@ func TestBacklogIsWhatIsDue(t *testing.T) {
 		_, err := Redrive(t.Context(), db, operation1(Filter{}))
 		require.NoError(t, err)
 		require.Less(t, ageNow(), time.Minute, "a redriven record begins anew")
+	})
+}
+
+// TestBlockedKeyIsNoBacklog: what a dead letter holds waits for an operator. It must not refuse the writes of all.
+func TestBlockedKeyIsNoBacklog(t *testing.T) {
+	t.Parallel()
+	onEngines(t, func(t *testing.T, e *engine) {
+		db := e.db(t)
+		writeVersions(t, db, "A", 1, 3)
+		overdue(t, db, time.Hour)
+		require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL' WHERE aggregate_version = 1").Error)
+		writeVersions(t, db, "B", 1, 1)
+		for policy, counts := range map[HeadOfLine]bool{"": true, HeadOfLinePark: true, HeadOfLineBlock: false} {
+			b := newTestBacklog(t, db, func(c *BacklogConfig) { c.HeadOfLine = policy })
+			require.NoError(t, b.sample(t.Context()))
+			require.Equal(t, counts, b.check() != nil, "policy %q", policy)
+			age, _ := b.Age()
+			require.Equal(t, counts, age > 59*time.Minute, "policy %q", policy)
+			require.Positive(t, age, "B is due")
+		}
+		overdue(t, db, time.Hour) // B too
+		b := newTestBacklog(t, db, func(c *BacklogConfig) { c.HeadOfLine = HeadOfLineBlock })
+		require.NoError(t, b.sample(t.Context()))
+		require.ErrorIs(t, b.check(), ErrBacklog)
 	})
 }
 
@@ -183,6 +207,7 @@ func TestBacklogConfigAndLife(t *testing.T) {
 	db := newSQLite(t).db(t)
 	for name, cfg := range map[string]BacklogConfig{
 		"no database": {Sink: "main"}, "no sink": {DB: db}, "policy": {DB: db, Sink: "main", Policy: "shout"},
+		"head of line": {DB: db, Sink: "main", HeadOfLine: "skip"},
 		"limit": {DB: db, Sink: "main", Limit: -1}, "interval": {DB: db, Sink: "main", Interval: 1},
 	} {
 		_, err := NewBacklog(cfg)

@@ -54,10 +54,15 @@ func BlockedKeys(ctx context.Context, db *database.DB, sink, after string, limit
 	return keys, nil
 }
 
-func (s store) blockedKeys(ctx context.Context, sink, after string, limit int) ([]BlockedKey, error) {
-	keys, err := collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlDeadKeys), sink, after, limit), func(rs *sql.Rows) (k BlockedKey, err error) {
+// deadKeys returns the keys with dead letters; of each Key, Version and DeadLetters are set.
+func (s store) deadKeys(ctx context.Context, sink, after string, limit int) ([]BlockedKey, error) {
+	return collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace(sqlDeadKeys), sink, after, limit), func(rs *sql.Rows) (k BlockedKey, err error) {
 		return k, rs.Scan(&k.Key, &k.Version, &k.DeadLetters)
 	})
+}
+
+func (s store) blockedKeys(ctx context.Context, sink, after string, limit int) ([]BlockedKey, error) {
+	keys, err := s.deadKeys(ctx, sink, after, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -121,7 +121,11 @@ func explainEveryStatement(t *testing.T, db *database.DB) {
 		statements[name] = statement{q, args, index}
 	}
 	statements["sinks"] = statement{sqlSinkAfter, []any{"WAIT", "a"}, "idx_status_next_retry"}
-	statements["oldest due"] = statement{sqlOldestDue, []any{"WAIT", "main"}, "idx_status_next_retry"}
+	oldest, oldestArgs, err := s.oldestDueSQL(t.Context(), "main", false)
+	require.NoError(t, err)
+	statements["oldest due"] = statement{oldest, append([]any{"WAIT"}, oldestArgs...), "idx_status_next_retry"}
+	held := strings.Replace(sqlOldestDue, "{held}", sqlNotHeld, 1)
+	statements["oldest due, not held"] = statement{held, []any{"WAIT", "main", []string{"a", "b"}}, "idx_status_next_retry"}
 	statements["purge, look"] = statement{sqlOldest, []any{off, off, off, 0, purgeBatch}, ""}
 	statements["purge"] = statement{sqlPurge, []any{list, off, off}, ""}
 	statements["lock dead"] = statement{sqlLockDead, []any{list}, ""}

@@ -77,7 +77,7 @@ func oneRound(t *testing.T, db *database.DB) map[string]int64 {
 	}
 	_, err := s.expired(t.Context(), reclaimBatch)
 	require.NoError(t, err)
-	age, err := s.oldestDue(t.Context(), "main")
+	age, err := s.oldestDue(t.Context(), "main", true)
 	require.NoError(t, err)
 	require.Positive(t, age)
 	page, err := s.search(t.Context(), Filter{Status: StatusFail, Error: "topic"})

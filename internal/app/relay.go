@@ -120,7 +120,7 @@ func (a *App) openWriter() (_ *outbox.Writer, err error) {
 // openBacklog watches the outbox from the process that writes, where no relay need run.
 func (a *App) openBacklog() (*outbox.Backlog, error) {
 	backlog, err := outbox.NewBacklog(outbox.BacklogConfig{
-		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, Limit: a.cfg.Outbox.BacklogLimit, Policy: outbox.BacklogPolicy(a.cfg.Outbox.BacklogPolicy),
+		DB: a.orderDB, Sink: a.cfg.Outbox.Sink, HeadOfLine: a.orderedSinks()[a.cfg.Outbox.Sink], Limit: a.cfg.Outbox.BacklogLimit, Policy: outbox.BacklogPolicy(a.cfg.Outbox.BacklogPolicy),
 		Logger: a.log, Registerer: a.reg,
 	})
 	if err != nil {
