@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 )
 
 // HeadOfLine says what a dead letter does to its key on a sink that keeps the order.
@@ -19,6 +20,9 @@ const (
 
 // maxBehind bounds the records that one loop remembers as waiting behind another of their key.
 const maxBehind = 20000
+
+// maxRest bounds the rest after a pass in vain.
+const maxRest = 10 * time.Second
 
 // What one claim of an ordered sink looks at, in records.
 const (
@@ -53,7 +57,11 @@ type cursor struct {
 //
 // It goes through the due records page by page, so that a key with a large backlog holds up no other, and remembers
 // for a while which records it has seen behind others of their key. All of this is a hint: a look from the beginning
-// finds what was forgotten, and the predecessor is asked for every time. It belongs to one goroutine.
+// finds what was forgotten, and the predecessor is asked for every time.
+//
+// Where a dead letter holds a key with a large backlog, a pass from the beginning to the end finds nothing but that. So
+// it looks at the newest records besides after each page in vain, and rests after such a pass as long as that took:
+// meanwhile it looks at the newest alone. It belongs to one goroutine.
 type order struct {
 	park   bool
 	after  cursor
@@ -63,6 +71,9 @@ type order struct {
 	held   int                // number of records in behind
 	ready  []string           // keys in behind whose head this loop has sent
 	turn   bool               // with room for one record only, ready keys and the scan take turns
+	began  time.Time          // of the pass
+	vain   bool               // the pass has met a full page without anything to send
+	rest   time.Time          // no pass begins before
 }
 
 func newOrder(policy HeadOfLine) *order {
@@ -72,7 +83,7 @@ func newOrder(policy HeadOfLine) *order {
 // rewind starts from the beginning.
 func (o *order) rewind() {
 	clear(o.behind)
-	o.after, o.held, o.ready = cursor{}, 0, nil
+	o.after, o.held, o.ready, o.vain = cursor{}, 0, nil, false
 }
 
 // done says that the first record of a key is out of the way.
@@ -89,6 +100,12 @@ func (o *order) done(rows []row) {
 func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keyed, full bool, err error) {
 	if q.newest {
 		return o.findNewest(ctx, s, q)
+	}
+	if o.after == (cursor{}) {
+		if o.began = time.Now(); o.began.Before(o.rest) {
+			heads, _, err = o.findNewest(ctx, s, q)
+			return heads, len(heads) > 0, err
+		}
 	}
 	followers := o.followers(q.limit)
 	room := q.limit - len(followers)
@@ -109,8 +126,17 @@ func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keye
 		o.remember(k)
 	}
 	o.resize(len(page) == size, len(heads), q.limit)
+	if len(heads) == 0 && len(page) == size {
+		o.vain = true
+		if heads, _, err = o.findNewest(ctx, s, q); err != nil {
+			return nil, false, err
+		}
+	}
 	switch {
 	case end:
+		if o.vain {
+			o.rest = time.Now().Add(min(time.Since(o.began), maxRest))
+		}
 		o.rewind()
 	case candidates.looked > 0:
 		last := page[candidates.looked-1]
@@ -220,6 +246,7 @@ func (o *order) split(ctx context.Context, s store, sink string, rows []keyed) (
 
 // findNewest is find from the other end, for events that must not wait behind a backlog. It remembers nothing.
 func (o *order) findNewest(ctx context.Context, s store, q claimRequest) (heads []keyed, full bool, err error) {
+	q.newest = true
 	page, err := s.duePage(ctx, q, cursor{}, q.limit)
 	if err != nil {
 		return nil, false, err

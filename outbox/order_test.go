@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
@@ -185,6 +187,59 @@ func TestHotKeyHoldsUpNoOther(t *testing.T) {
 		}
 		require.True(t, slices.IsSorted(versions))
 		require.EqualValues(t, len(versions), versions[len(versions)-1])
+	})
+}
+
+// TestBlockedKeyHoldsUpNoOther: a dead letter holds a key with a large backlog, which a relay goes through again and
+// again. A new event of another key is sent in the next round, wherever the relay is; and after a pass in vain it rests.
+func TestBlockedKeyHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		var looks atomic.Int32
+		db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(_ database.Op, query string) error {
+			if strings.Contains(query, "SELECT id, partition_key, aggregate_version, reclaim_count") {
+				looks.Add(1)
+			}
+			return nil
+		}}})
+		writeVersions(t, db, "HELD", 1, 2500)
+		require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL' WHERE aggregate_version = 1").Error)
+		sink := newFakeSink(nil)
+		r := orderedRelay(t, db, mode, HeadOfLineBlock, sink)
+		o := r.loops[0].order
+		sent := 0
+		fresh := func() {
+			t.Helper()
+			sent++
+			writeVersions(t, db, fmt.Sprint("K", sent), 1, 1)
+			require.Equal(t, 1, mustOnce(t, r).claimed)
+			require.Equal(t, sent, countStatus(t, db, StatusSuccess))
+		}
+		passes := 0
+		for rounds := 0; passes < 2; rounds++ {
+			require.Less(t, rounds, 40)
+			o.rest = time.Time{}
+			if fresh(); o.after == (cursor{}) {
+				passes++
+				require.False(t, o.rest.IsZero(), "it has found nothing else in this pass")
+			}
+		}
+		require.Greater(t, sent, 4, "a pass takes several rounds")
+
+		o.rest = time.Now().Add(time.Hour)
+		looks.Store(0)
+		require.Zero(t, mustOnce(t, r).claimed)
+		require.EqualValues(t, 1, looks.Load(), "the newest alone")
+		fresh()
+		o.rest = time.Time{}
+		require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'WAIT' WHERE status = 'FAIL'").Error)
+		eventually(t, func() bool { mustOnce(t, r); return countStatus(t, db, StatusWait) < 2400 }, "the key goes on when it is redriven")
+		o.rewind()
+		o.rest = time.Time{}
+		require.NoError(t, db.Write.Exec("DELETE FROM t_event_record WHERE aggregate_version > 30").Error)
+		untilIdle(t, r)
+		require.Zero(t, countStatus(t, db, StatusWait))
+		require.True(t, o.rest.IsZero(), "there is no rest where nothing is held")
 	})
 }
 
