@@ -208,7 +208,7 @@ func TestBacklogConfigAndLife(t *testing.T) {
 	for name, cfg := range map[string]BacklogConfig{
 		"no database": {Sink: "main"}, "no sink": {DB: db}, "policy": {DB: db, Sink: "main", Policy: "shout"},
 		"head of line": {DB: db, Sink: "main", HeadOfLine: "skip"},
-		"limit": {DB: db, Sink: "main", Limit: -1}, "interval": {DB: db, Sink: "main", Interval: 1},
+		"limit":        {DB: db, Sink: "main", Limit: -1}, "interval": {DB: db, Sink: "main", Interval: 1},
 	} {
 		_, err := NewBacklog(cfg)
 		require.Error(t, err, name)

@@ -47,7 +47,7 @@ func BlockedKeys(ctx context.Context, db *database.DB, sink, after string, limit
 	if limit <= 0 {
 		limit = 100
 	}
-	keys, err := newStore(db).blockedKeys(ctx, sink, after, min(limit, 1000))
+	keys, err := newStore(db).blockedKeys(ctx, sink, after, min(limit, 1000), maxBehindCounted)
 	if err != nil {
 		return nil, fmt.Errorf("outbox blocked keys: %w", err)
 	}
@@ -61,26 +61,27 @@ func (s store) deadKeys(ctx context.Context, sink, after string, limit int) ([]B
 	})
 }
 
-func (s store) blockedKeys(ctx context.Context, sink, after string, limit int) ([]BlockedKey, error) {
+// blockedKeys counts what waits behind each key up to behind.
+func (s store) blockedKeys(ctx context.Context, sink, after string, limit, behind int) ([]BlockedKey, error) {
 	keys, err := s.deadKeys(ctx, sink, after, limit)
 	if err != nil {
 		return nil, err
 	}
 	for from := 0; from < len(keys); from += predecessorsAtOnce {
-		if err := s.fillBlocked(ctx, sink, keys[from:min(from+predecessorsAtOnce, len(keys))]); err != nil {
+		if err := s.fillBlocked(ctx, sink, keys[from:min(from+predecessorsAtOnce, len(keys))], behind); err != nil {
 			return nil, err
 		}
 	}
 	return keys, nil
 }
 
-func (s store) fillBlocked(ctx context.Context, sink string, keys []BlockedKey) error {
+func (s store) fillBlocked(ctx context.Context, sink string, keys []BlockedKey, limit int) error {
 	var heads, behind []string
 	var headArgs, behindArgs []any
 	for i, k := range keys {
 		heads, behind = append(heads, s.dialect.Replace(sqlHead)), append(behind, s.dialect.Replace(sqlBehind))
 		headArgs = append(headArgs, i, sink, k.Key, k.Version)
-		behindArgs = append(behindArgs, i, sink, k.Key, k.Version, maxBehindCounted)
+		behindArgs = append(behindArgs, i, sink, k.Key, k.Version, limit)
 	}
 	_, err := collect(s.db.Read.WithContext(ctx).Raw(strings.Join(heads, "\nUNION ALL\n"), headArgs...), func(rs *sql.Rows) (struct{}, error) {
 		var n int
@@ -112,7 +113,7 @@ const blockedGauge = 1000
 
 // countBlocked returns how many keys are held by a dead letter, up to blockedGauge.
 func (s store) countBlocked(ctx context.Context, sink string) (n int, err error) {
-	keys, err := s.blockedKeys(ctx, sink, "", blockedGauge)
+	keys, err := s.blockedKeys(ctx, sink, "", blockedGauge, 1) // one that waits is enough
 	for _, k := range keys {
 		if k.Waiting > 0 {
 			n++

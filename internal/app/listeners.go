@@ -25,7 +25,7 @@ func (a *App) openListeners() error {
 	}
 	cfg := httpapi.OperatorConfig{Gatherer: a.reg, Checks: a.checks, Token: string(a.cfg.Admin.Token), Logger: a.log}
 	if a.orderDB != nil {
-		cfg.Mount = append(cfg.Mount, httpapi.EventRoutes(events{a.orderDB}, a.log.Named("operator")))
+		cfg.Mount = append(cfg.Mount, httpapi.EventRoutes(events{a.orderDB, a.cfg.Outbox.Sink}, a.log.Named("operator")))
 	}
 	operator, err := httpapi.Operator(cfg)
 	if err != nil {

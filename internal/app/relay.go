@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/halfbox/halfbox/checkback/txlog"
@@ -132,7 +133,10 @@ func (a *App) openBacklog() (*outbox.Backlog, error) {
 }
 
 // events lets operators look at the outbox and put its dead letters right.
-type events struct{ db *database.DB }
+type events struct {
+	db   *database.DB
+	sink string // the configured one
+}
 
 var _ httpapi.Events = events{}
 
@@ -148,6 +152,10 @@ func (e events) Redrive(ctx context.Context, o outbox.Operation) (outbox.Operati
 
 func (e events) PurgeDead(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error) {
 	return outbox.PurgeDead(ctx, e.db, o)
+}
+
+func (e events) BlockedKeys(ctx context.Context, sink, after string, limit int) ([]outbox.BlockedKey, error) {
+	return outbox.BlockedKeys(ctx, e.db, cmp.Or(sink, e.sink), after, limit)
 }
 
 func (e events) Get(ctx context.Context, msgID string) ([]outbox.Entry, error) {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/eventview"
 	"github.com/halfbox/halfbox/outbox"
 )
 
@@ -45,7 +45,7 @@ the order of its events is not promised for the dead letter. The sink is the con
 				if err != nil {
 					return err
 				}
-				views := blockedViews(keys)
+				views := eventview.AllBlocked(keys)
 				return out.print(cmd.OutOrStdout(), views, func() [][]string { return blockedTable(views) })
 			})
 		},
@@ -57,27 +57,7 @@ the order of its events is not promised for the dead letter. The sink is the con
 	return cmd
 }
 
-// blockedView is a blocked key as it is printed.
-type blockedView struct {
-	Key         string     `json:"partition_key"`
-	Version     int64      `json:"aggregate_version"`
-	MsgID       string     `json:"msg_id"`
-	EventType   string     `json:"event_type"`
-	DeadLetters int64      `json:"dead_letters"`
-	Waiting     int        `json:"waiting"`
-	Since       *time.Time `json:"first_error_at,omitempty"`
-	LastError   string     `json:"last_error"`
-}
-
-func blockedViews(keys []outbox.BlockedKey) []blockedView {
-	views := make([]blockedView, len(keys))
-	for i, k := range keys {
-		views[i] = blockedView(k)
-	}
-	return views
-}
-
-func blockedTable(views []blockedView) [][]string {
+func blockedTable(views []eventview.BlockedKey) [][]string {
 	rows := [][]string{{"KEY", "DEAD VERSION", "MSG ID", "TYPE", "DEAD LETTERS", "WAITING", "LAST ERROR"}}
 	for _, v := range views {
 		rows = append(rows, []string{

@@ -100,6 +100,42 @@ func OfOperation(r outbox.OperationResult, dryRun bool) Operation {
 	return o
 }
 
+// BlockedKey is a key of an ordered sink that has a dead letter. All but the counts is of its first dead letter.
+type BlockedKey struct {
+	Key         string     `json:"partition_key"`
+	Version     int64      `json:"aggregate_version"`
+	MsgID       string     `json:"msg_id"`
+	EventType   string     `json:"event_type"`
+	DeadLetters int64      `json:"dead_letters"`
+	Waiting     int        `json:"waiting"` // records behind it, 1000 at most
+	Since       *time.Time `json:"first_error_at,omitempty"`
+	LastError   string     `json:"last_error"`
+}
+
+// AllBlocked shows many keys; the result is never nil.
+func AllBlocked(keys []outbox.BlockedKey) []BlockedKey {
+	views := make([]BlockedKey, len(keys))
+	for i, k := range keys {
+		views[i] = BlockedKey(k)
+	}
+	return views
+}
+
+// BlockedPage is a part of the blocked keys. Next continues the list; without it there are no more.
+type BlockedPage struct {
+	Keys []BlockedKey `json:"keys"`
+	Next string       `json:"next,omitempty"`
+}
+
+// OfBlocked shows the keys that a list with this limit has found.
+func OfBlocked(keys []outbox.BlockedKey, limit int) BlockedPage {
+	page := BlockedPage{Keys: AllBlocked(keys)}
+	if len(keys) == limit {
+		page.Next = keys[limit-1].Key
+	}
+	return page
+}
+
 // Stats is what the outbox holds.
 type Stats struct {
 	Sinks []SinkStats `json:"sinks"`

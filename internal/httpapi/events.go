@@ -22,6 +22,8 @@ type Events interface {
 	Search(ctx context.Context, f outbox.Filter) (outbox.Page, error)
 	// Get returns the records of a message, or outbox.ErrNotFound.
 	Get(ctx context.Context, msgID string) ([]outbox.Entry, error)
+	// BlockedKeys returns the keys of a sink that have dead letters; the sink may be empty for the configured one.
+	BlockedKeys(ctx context.Context, sink, after string, limit int) ([]outbox.BlockedKey, error)
 	Redrive(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error)
 	PurgeDead(ctx context.Context, o outbox.Operation) (outbox.OperationResult, error)
 }
@@ -31,6 +33,8 @@ type Events interface {
 //	GET  /admin/v1/stats             counts by sink and state, age of the oldest unsent record
 //	GET  /admin/v1/events            ?sink= status= type= biz_no= key= error= older_than= newer_than= limit= (100, at
 //	                                 most 1000) after= (next of the answer before)
+//	GET  /admin/v1/events/blocked    ?sink= limit= after= : keys of an ordered sink that have a dead letter, and how
+//	                                 many records wait behind it
 //	GET  /admin/v1/events/{msg_id}   one message whole, its payload included
 //	POST /admin/v1/events/redrive    dead letters are sent again, see deadletters.go
 //	POST /admin/v1/events/purge      dead letters are deleted
@@ -66,6 +70,17 @@ func EventRoutes(events Events, log *zap.Logger) Routes {
 			page, err := events.Search(c.Request.Context(), f)
 			return eventview.OfPage(page), err
 		}))
+		get(r, "/admin/v1/events/blocked", answer(func(c *gin.Context) (any, error) {
+			if err := checkQuery(c, "sink", "limit", "after"); err != nil {
+				return nil, err
+			}
+			limit, err := readLimit(c)
+			if err != nil {
+				return nil, err
+			}
+			keys, err := events.BlockedKeys(c.Request.Context(), c.Query("sink"), c.Query("after"), limit)
+			return eventview.OfBlocked(keys, limit), err
+		}))
 		get(r, "/admin/v1/events/:msg_id", answer(func(c *gin.Context) (any, error) {
 			entries, err := events.Get(c.Request.Context(), c.Param("msg_id"))
 			return gin.H{"events": eventview.All(entries)}, err
@@ -75,17 +90,36 @@ func EventRoutes(events Events, log *zap.Logger) Routes {
 	}
 }
 
-// eventFilter reads the query. A parameter that is not known is refused: a filter that is ignored would show more
-// than was asked for.
-func eventFilter(c *gin.Context) (outbox.Filter, error) {
-	known := []string{"sink", "status", "type", "biz_no", "key", "error", "older_than", "newer_than", "limit", "after"}
+// checkQuery refuses a parameter that is not known: a filter that is ignored would show more than was asked for.
+func checkQuery(c *gin.Context, known ...string) error {
 	for name, values := range c.Request.URL.Query() {
 		if len(values) > 1 {
-			return outbox.Filter{}, invalidRequest(name, "is given more than once")
+			return invalidRequest(name, "is given more than once")
 		}
 		if !slices.Contains(known, name) {
-			return outbox.Filter{}, invalidRequest(name, fmt.Sprintf("is not a parameter, there are %v", known))
+			return invalidRequest(name, fmt.Sprintf("is not a parameter, there are %v", known))
 		}
+	}
+	return nil
+}
+
+// readLimit reads how many a list shows.
+func readLimit(c *gin.Context) (int, error) {
+	text := c.Query("limit")
+	if text == "" {
+		return 100, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 1000 {
+		return 0, invalidRequest("limit", "must be a number from 1 to 1000")
+	}
+	return n, nil
+}
+
+// eventFilter reads the query.
+func eventFilter(c *gin.Context) (outbox.Filter, error) {
+	if err := checkQuery(c, "sink", "status", "type", "biz_no", "key", "error", "older_than", "newer_than", "limit", "after"); err != nil {
+		return outbox.Filter{}, err
 	}
 	f := outbox.Filter{
 		Sink: c.Query("sink"), Status: outbox.Status(c.Query("status")), EventType: c.Query("type"), BizNo: c.Query("biz_no"),
@@ -99,14 +133,9 @@ func eventFilter(c *gin.Context) (outbox.Filter, error) {
 			return outbox.Filter{}, err
 		}
 	}
-	if limit := c.Query("limit"); limit != "" {
-		n, err := strconv.Atoi(limit)
-		if err != nil || n < 1 || n > 1000 {
-			return outbox.Filter{}, invalidRequest("limit", "must be a number from 1 to 1000")
-		}
-		f.Limit = n
-	}
-	return f, nil
+	var err error
+	f.Limit, err = readLimit(c)
+	return f, err
 }
 
 func readDuration(name, text string, into *time.Duration) error {

@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -71,6 +72,10 @@ func (o outboxOf) Get(ctx context.Context, id string) ([]outbox.Entry, error) {
 	return outbox.Get(ctx, o.db, id)
 }
 
+func (o outboxOf) BlockedKeys(ctx context.Context, sink, after string, limit int) ([]outbox.BlockedKey, error) {
+	return outbox.BlockedKeys(ctx, o.db, cmp.Or(sink, "main"), after, limit)
+}
+
 func ask(t *testing.T, h http.Handler, path string) (int, map[string]any) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -114,6 +119,28 @@ func TestEventEndpoints(t *testing.T) {
 	require.Equal(t, ids[0], payload["id"], "the payload is shown as the JSON it is")
 }
 
+// TestBlockedKeysEndpoint lists the keys with dead letters page by page, and is no message of that id.
+func TestBlockedKeysEndpoint(t *testing.T) {
+	t.Parallel()
+	h, db, ids := eventsOf(t, "")
+	code, none := ask(t, h, "/admin/v1/events/blocked")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, map[string]any{"keys": []any{}}, none)
+	require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL', last_error = 'refused: no'").Error)
+	_, one := ask(t, h, "/admin/v1/events/blocked?sink=main&limit=1")
+	key := one["keys"].([]any)[0].(map[string]any)
+	require.Equal(t, map[string]any{
+		"partition_key": "A1", "aggregate_version": 1.0, "msg_id": ids[0], "event_type": "order.created", "dead_letters": 1.0, "waiting": 0.0,
+		"last_error": "refused: no",
+	}, key)
+	_, two := ask(t, h, "/admin/v1/events/blocked?limit=2&after="+one["next"].(string))
+	require.Len(t, two["keys"], 1)
+	require.Equal(t, "A2", two["keys"].([]any)[0].(map[string]any)["partition_key"])
+	require.NotContains(t, two, "next")
+	_, other := ask(t, h, "/admin/v1/events/blocked?sink=other")
+	require.Empty(t, other["keys"])
+}
+
 func TestEventEndpointsRefuse(t *testing.T) {
 	t.Parallel()
 	h, _ := events(t)
@@ -125,6 +152,8 @@ func TestEventEndpointsRefuse(t *testing.T) {
 		"/admin/v1/events?after=x":                 http.StatusBadRequest,
 		"/admin/v1/events?sinks=main":              http.StatusBadRequest,
 		"/admin/v1/events?status=WAIT&status=FAIL": http.StatusBadRequest,
+		"/admin/v1/events/blocked?limit=0":         http.StatusBadRequest,
+		"/admin/v1/events/blocked?key=A1":          http.StatusBadRequest,
 		"/admin/v1/events/nobody":                  http.StatusNotFound,
 	} {
 		code, body := ask(t, h, path)
