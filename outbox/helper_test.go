@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 // engine is one empty database with the tables of these tests; every open is a process's own view of it.
 type engine struct {
 	name  string
+	dsn   string // or the path of the file
 	modes []ClaimMode
 	open  func(t testing.TB, o database.Options) *database.DB
 }
@@ -58,7 +59,7 @@ func onModes(t *testing.T, test func(t *testing.T, e *engine, mode ClaimMode)) {
 
 func newSQLite(t testing.TB) *engine {
 	path := filepath.Join(t.TempDir(), "test.db")
-	e := &engine{name: "sqlite", modes: []ClaimMode{ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
+	e := &engine{name: "sqlite", dsn: path, modes: []ClaimMode{ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
 		if before := o.Hooks.Before; before != nil {
 			o.Hooks.Before = func(op database.Op, query string) error {
 				if strings.HasPrefix(query, "PRAGMA") {
@@ -83,7 +84,7 @@ func newSQLite(t testing.TB) *engine {
 
 func newMySQL(t testing.TB) *engine {
 	dsn := enginetest.MySQL(t)
-	e := &engine{name: "mysql", modes: []ClaimMode{ClaimSkipLocked, ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
+	e := &engine{name: "mysql", dsn: dsn, modes: []ClaimMode{ClaimSkipLocked, ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
 		db, err := database.OpenMySQL(dsn, o)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = db.Close() })
