@@ -45,7 +45,8 @@ Schemas, topics and groups are made for the run and removed after it, also after
 ` + rig.Prefix + `. What the configuration names is never touched.
 
 Results: a table here, and in --out report.html (one file, opens without a network), report.json (raw samples) and
-report.md. Ctrl-C keeps what was measured and marks it as partial; a second one ends at once and removes nothing.
+report.md. Ctrl-C keeps what was measured and marks it as partial; what cannot be judged any more is n/a. A second one
+ends at once and removes nothing. A report of before is replaced only when something was measured.
 
 Exit codes: 0 done, 1 something failed or the run was interrupted (the report says what there is), 2 usage or
 configuration. Loss under a strategy is a result, not a failure.`,
@@ -128,7 +129,7 @@ func runCompare(ctx context.Context, o *options, f compareFlags) (err error) {
 	}
 	run.Engines = engines
 	// Before minutes of measuring, not after.
-	if err := os.MkdirAll(f.dir, 0o750); err != nil {
+	if err := compare.CheckDir(f.dir); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
 	bar := newBar(o.env.Stderr)
@@ -139,12 +140,15 @@ func runCompare(ctx context.Context, o *options, f compareFlags) (err error) {
 		return err
 	}
 	err = errors.Join(err, engines.Sweep(ctx))
+	if report.Partial != "" && report.Empty() {
+		return &runError{fmt.Errorf("the comparison ended before anything was measured, no report is written: %w", err)}
+	}
 	paths, writeErr := report.WriteFiles(f.dir)
 	printErr := f.print(o.env.Stdout, report, paths)
+	if report.Partial != "" {
+		err = fmt.Errorf("the comparison did not come to its end, its report holds what was measured before: %w", err)
+	}
 	if err = errors.Join(err, writeErr, printErr); err != nil {
-		if report.Partial != "" {
-			err = fmt.Errorf("the comparison did not come to its end, its report holds what was measured before: %w", err)
-		}
 		return &runError{err}
 	}
 	return nil
