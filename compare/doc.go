@@ -4,7 +4,7 @@
 // t_order and from the ledger.
 //
 //	cfg.Engines --> Site (schemas, topic, groups, proxies, the service as a child process), one for each strategy
-//	rounds:  A B C, B C A, C A B ...      closed or open loop, latency from the intended start
+//	rounds:  A B C, B C A, C A B, ...     closed or open loop, latency from the intended start
 //	faults:  A, B and C at the same time  the same fault at the same moment, open loop
 //	judge:   t_order x t_points_record    lost, wrong; the consumer's own record: duplicates delivered
 //	Report:  table, report.json (raw samples), report.html (one file, works offline), report.md

@@ -48,12 +48,14 @@ func (r *run) fault(ctx context.Context, f Fault) error {
 		<-finished
 		r.step(fmt.Sprintf("%s: waiting for what is still on its way", f))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	// What some have shown is kept whatever became of the others.
+	for _, res := range results {
+		if res.Strategy != "" {
+			report.Results = append(report.Results, res)
+		}
 	}
-	report.Results = results
 	r.report.Faults = append(r.report.Faults, report)
-	return nil
+	return errors.Join(errs...)
 }
 
 // faultRate is what a strategy gets under a fault. It must be well below what each can do, or the fault would be the
@@ -81,7 +83,7 @@ func (r *run) faultRate() float64 {
 // underFault sends orders, makes the fault while they come, waits until what can come has come, and judges.
 func (r *run) underFault(ctx context.Context, p *place, f Fault, rate float64) (res FaultResult, err error) {
 	whole := faultBefore + faultLasts + faultAfter
-	calls := workload(r.Seed^0xFA17, int(rate*whole.Seconds()), rate)
+	calls := workloadDuring(r.Seed^0xFA17, whole, rate)
 	began := time.Now()
 	var (
 		samples []sample
@@ -90,33 +92,56 @@ func (r *run) underFault(ctx context.Context, p *place, f Fault, rate float64) (
 	load.Go(func() { samples = p.caller.openLoop(ctx, calls) })
 	w, err := makeFault(ctx, p, f, began)
 	load.Wait()
-	if err != nil {
-		return res, fmt.Errorf("%s: %w", p.strategy.Name, err)
-	}
-	unsettled, err := r.settle(ctx, p, w.back)
-	if err != nil {
-		return res, err
-	}
-	res = FaultResult{Strategy: p.strategy.Name, FromMS: ms(w.from.Sub(began)), ToMS: ms(w.to.Sub(began)), Saw: map[Outcome]int{}, Unsettled: unsettled}
-	if res.Judged, err = judge(ctx, p); err != nil {
-		return res, err
-	}
-	rec, err := readRecords(p.Records())
-	if err != nil {
-		return res, err
-	}
-	orders, err := readOrders(ctx, p.Order())
-	if err != nil {
-		return res, err
+	res = FaultResult{Strategy: p.strategy.Name, FromMS: -1, ToMS: -1, Saw: map[Outcome]int{}, P99MS: -1, MaxMS: -1, RecoverySeconds: -1}
+	if !w.from.IsZero() && !w.to.IsZero() {
+		res.FromMS, res.ToMS = ms(w.from.Sub(began)), ms(w.to.Sub(began))
 	}
 	for _, s := range samples {
 		res.Saw[s.outcome]++
 	}
-	res.Samples = columns(samples, rec, began)
-	res.P99MS, res.MaxMS = quantile(res.Samples.LatencyMS, 0.99), quantile(res.Samples.LatencyMS, 1)
-	res.RecoverySeconds = recovery(samples, orders, rec, w).Seconds()
-	res.timeline(samples, rec, orders, began)
+	unsettled := ""
+	if err == nil {
+		unsettled, err = r.settle(ctx, p, w.back)
+	}
+	ended := err
+	// What was measured is kept also when the run ends here.
+	if err := res.measure(context.WithoutCancel(ctx), p, samples, began, w, ended == nil && unsettled == ""); err != nil {
+		res.NotJudged = err.Error()
+		return res, errors.Join(ended, fmt.Errorf("%s: %w", p.strategy.Name, err))
+	}
+	if ended != nil {
+		res.NotJudged = "the run ended before everything could have come"
+		return res, fmt.Errorf("%s: %w", p.strategy.Name, ended)
+	}
+	j, err := judge(ctx, p)
+	if err != nil {
+		res.NotJudged = err.Error()
+		return res, fmt.Errorf("%s: %w", p.strategy.Name, err)
+	}
+	j.Unsettled = unsettled
+	res.Judged = &j
 	return res, nil
+}
+
+// measure fills in times and counts.
+func (res *FaultResult) measure(ctx context.Context, p *place, samples []sample, began time.Time, w window, whole bool) error {
+	rec, err := readRecords(p.Records())
+	if err != nil {
+		return err
+	}
+	orders, err := readOrders(ctx, p.Order())
+	if err != nil {
+		return err
+	}
+	res.Samples = columns(samples, rec, began)
+	if len(samples) > 0 {
+		res.P99MS, res.MaxMS = quantile(res.Samples.LatencyMS, 0.99), quantile(res.Samples.LatencyMS, 1)
+	}
+	if took, known := recovery(samples, orders, rec, w); known && whole {
+		res.RecoverySeconds = took.Seconds()
+	}
+	res.timeline(samples, rec, orders, began)
+	return nil
 }
 
 // window is the time of a fault: from its beginning to its end, after which the service was back at the latest.
@@ -187,9 +212,12 @@ func faultActions(ctx context.Context, p *place, f Fault) (begin, end func() err
 // fault is over, marker orders come through every queue, nothing waits in the outbox, and no half message can be open.
 // It returns why it gave up before it was certain; empty when it did not.
 func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled string, err error) {
-	sure := healed
+	sure, deadline := healed, healed.Add(settleFault)
 	if p.strategy.InDoubt {
 		sure = healed.Add(r.Engines.InDoubt())
+		if late := sure.Add(settleRound); late.After(deadline) {
+			deadline = late // a broker that asks seldom
+		}
 	}
 	var sent []string // the markers' order numbers
 	isMarker := map[string]bool{}
@@ -220,8 +248,8 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 		if flowing && waiting == 0 && time.Now().After(sure) {
 			return "", nil
 		}
-		if time.Since(healed) > settleFault {
-			return fmt.Sprintf("%v after %v: %d orders without points, %d event records not sent", errNotSettled, settleFault, held, waiting), nil
+		if time.Now().After(deadline) {
+			return fmt.Sprintf("%v after %v: %d orders without points, %d event records not sent", errNotSettled, deadline.Sub(healed), held, waiting), nil
 		}
 		marking, cancel := context.WithTimeout(ctx, 2*time.Second)
 		if out, no, _ := p.caller.call(marking, call{userID: markerUser, amountCents: 100}); out == Created {
@@ -237,22 +265,54 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 }
 
 // recovery is the time from the end of the fault until orders are accepted again and the last of those committed before
-// is credited.
-func recovery(samples []sample, orders map[string]orderRow, rec records, w window) time.Duration {
-	accepted := w.back
-	for _, s := range samples {
-		if s.outcome == Created && s.done.After(w.to) && s.done.Before(accepted) {
-			accepted = s.done
-		}
+// is credited. It is not known when nothing was accepted any more.
+func recovery(samples []sample, orders map[string]orderRow, rec records, w window) (took time.Duration, known bool) {
+	last, known := acceptedAgain(samples, orders, w)
+	if !known {
+		return 0, false
 	}
-	last := accepted
 	for no, d := range rec.first() {
 		o, known := orders[no]
 		if known && o.UserID != markerUser && o.CreatedAt.Before(w.to) && d.handled.After(last) {
 			last = d.handled
 		}
 	}
-	return last.Sub(w.to)
+	return last.Sub(w.to), true
+}
+
+// acceptedAgain is when orders were accepted again: at the end of the fault if no call failed that came after it, else
+// at the first success of a call that came after the last that failed. When the load ended before, the markers tell,
+// whose orders are in the table.
+func acceptedAgain(samples []sample, orders map[string]orderRow, w window) (at time.Time, known bool) {
+	var failed time.Time // when the last call came that failed
+	for _, s := range samples {
+		if s.outcome != Created && s.intended.After(w.to) && s.intended.After(failed) {
+			failed = s.intended
+		}
+	}
+	earlier := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	if failed.IsZero() {
+		// No call came while the service was away, or it was not away at all.
+		earlier(w.back)
+		failed = w.to
+	}
+	for _, s := range samples {
+		if s.outcome == Created && s.intended.After(failed) {
+			earlier(s.done)
+		}
+	}
+	if at.IsZero() {
+		for _, o := range orders {
+			if o.CreatedAt.After(failed) {
+				earlier(o.CreatedAt)
+			}
+		}
+	}
+	return at, !at.IsZero()
 }
 
 // timeline counts, by the time that has passed since the load began, the orders that were accepted, committed (as their

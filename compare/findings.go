@@ -12,18 +12,24 @@ func findings(r *Report) (out []Finding) {
 	for _, name := range r.ran() {
 		if j, ok := r.Judged[name]; ok {
 			out = append(out, judged(FaultNone, name, j)...)
+		} else if why := r.NotJudged[name]; why != "" {
+			out = append(out, notJudged(FaultNone, name, why))
 		}
 	}
 	for _, f := range r.Faults {
 		for _, res := range f.Results {
-			out = append(out, judged(f.Fault, res.Strategy, res.Judged)...)
-			if res.Unsettled != "" {
-				out = append(out, Finding{Kind: "unsettled", Fault: f.Fault, Strategy: res.Strategy, Text: fmt.Sprintf("%s, %s: %s", f.Fault, res.Strategy, res.Unsettled)})
+			if res.Judged == nil {
+				out = append(out, notJudged(f.Fault, res.Strategy, res.NotJudged))
+				continue
 			}
+			out = append(out, judged(f.Fault, res.Strategy, *res.Judged)...)
 		}
 	}
-	if safe := withoutLoss(r); len(safe) > 0 {
-		out = append(out, Finding{Kind: "no-loss", Text: "No order lost, none wrong, whatever went wrong: " + strings.Join(safe, ", ") + "."})
+	if faults, safe := withoutLoss(r); len(safe) > 0 {
+		out = append(out, Finding{Kind: "no-loss", Text: fmt.Sprintf("No order lost, none wrong, under %s: %s.", strings.Join(faults, ", "), strings.Join(safe, ", "))})
+	}
+	if n := r.rounds(); len(r.Rounds) > 0 && n < minRounds {
+		out = append(out, Finding{Kind: "few-rounds", Text: fmt.Sprintf("No winner can be named: that takes %d rounds at least, there are %d.", minRounds, n)})
 	}
 	for _, m := range r.Metrics {
 		out = append(out, differences(m)...)
@@ -36,7 +42,10 @@ func judged(f Fault, name string, j Judgement) (out []Finding) {
 	add := func(kind, format string, args ...any) {
 		out = append(out, Finding{Kind: kind, Fault: f, Strategy: name, Text: fmt.Sprintf("%s, %s: ", f, name) + fmt.Sprintf(format, args...)})
 	}
-	if j.Lost > 0 {
+	switch {
+	case j.Unsettled != "":
+		add("unsettled", "whether orders are lost cannot be said: %s.", j.Unsettled)
+	case j.Lost > 0:
 		add("loss", "%d of %d committed orders LOST, their points never come.", j.Lost, j.Committed)
 	}
 	if j.bad() > 0 {
@@ -48,23 +57,36 @@ func judged(f Fault, name string, j Judgement) (out []Finding) {
 	return out
 }
 
-// withoutLoss names the strategies that went through at least one fault and lost nothing.
-func withoutLoss(r *Report) (safe []string) {
-	for _, name := range r.ran() {
-		faults, bad := 0, r.Judged[name].Lost+r.Judged[name].bad()
-		for _, f := range r.Faults {
-			for _, res := range f.Results {
-				if res.Strategy == name {
-					faults++
-					bad += res.Judged.Lost + res.Judged.bad()
-				}
-			}
+// notJudged is the finding that there is nothing to say.
+func notJudged(f Fault, name, why string) Finding {
+	return Finding{Kind: "not-judged", Fault: f, Strategy: name, Text: fmt.Sprintf("%s, %s: lost and wrong are not known: %s.", f, name, why)}
+}
+
+// withoutLoss names the faults that were made and judged, and the strategies that went through all of them with orders
+// and lost nothing.
+func withoutLoss(r *Report) (faults, safe []string) {
+	bad := map[string]bool{}
+	for name, j := range r.Judged {
+		bad[name] = j.Lost+j.bad() > 0 || j.Unsettled != ""
+	}
+	for name := range r.NotJudged {
+		bad[name] = true
+	}
+	for _, f := range r.Faults {
+		for _, res := range f.Results {
+			j := res.Judged
+			bad[res.Strategy] = bad[res.Strategy] || j == nil || j.Committed == 0 || j.Lost+j.bad() > 0 || j.Unsettled != ""
 		}
-		if faults > 0 && bad == 0 {
+		if len(f.Results) > 0 {
+			faults = append(faults, string(f.Fault))
+		}
+	}
+	for _, name := range r.ran() {
+		if len(faults) > 0 && !bad[name] {
 			safe = append(safe, name)
 		}
 	}
-	return safe
+	return faults, safe
 }
 
 // differences says whom a metric's best beats and from whom it cannot be told apart.
@@ -77,9 +99,15 @@ func differences(m Metric) (out []Finding) {
 		out = append(out, Finding{Kind: "difference", Metric: m.Key, Strategy: m.Best, Text: fmt.Sprintf("%s: %s is better than %s, %s against %s %s (%s).",
 			m.Title, m.Best, other, number(best.Median), number(m.Values[other].Median), m.Unit, share(best.Median, m.Values[other].Median))})
 	}
-	if len(m.Ties) > 0 && len(best.Rounds) > 1 {
+	var ties []string // those with too few rounds are not alike, only unknown
+	for _, other := range m.Ties {
+		if len(best.Rounds) >= minRounds && len(m.Values[other].Rounds) >= minRounds {
+			ties = append(ties, other)
+		}
+	}
+	if len(ties) > 0 {
 		out = append(out, Finding{Kind: "no-difference", Metric: m.Key, Strategy: m.Best, Text: fmt.Sprintf("%s: no difference shown between %s; it lies within the spread of the rounds.",
-			m.Title, strings.Join(append([]string{m.Best}, m.Ties...), " and "))})
+			m.Title, strings.Join(append([]string{m.Best}, ties...), " and "))})
 	}
 	return out
 }

@@ -75,10 +75,9 @@ type pageFault struct {
 
 type pageResult struct {
 	FaultResult
-	Bad      int
-	Recovery string
-	P99      string
-	Saw      string
+	LostText, Wrong, Repeated string
+	Lost, Bad                 bool
+	Recovery, P99, Saw        string
 }
 
 type pageDecision struct {
@@ -165,6 +164,10 @@ func (r *Report) cards() (cards []pageCard) {
 			cards = append(cards, pageCard{"bad", "Wrong", f.Text})
 		case "unsettled":
 			cards = append(cards, pageCard{"bad", "Unsettled", f.Text})
+		case "not-judged":
+			cards = append(cards, pageCard{"note", "Not judged", f.Text})
+		case "few-rounds":
+			cards = append(cards, pageCard{"note", "Few rounds", f.Text})
 		case "no-loss":
 			cards = append(cards, pageCard{"good", "Nothing lost", f.Text})
 		}
@@ -205,7 +208,7 @@ func (r *Report) pageCounts() (out []pageCount) {
 		for _, s := range r.Strategies {
 			j, ok := r.Judged[s.Name]
 			n := count.of(j)
-			row.Cells = append(row.Cells, pageCell{NA: !ok, Text: fmt.Sprintf("%d of %d", n, j.Committed), Bad: n > 0 && count.bad})
+			row.Cells = append(row.Cells, pageCell{NA: !ok, Text: count.text(j), Bad: n > 0 && count.bad})
 		}
 		out = append(out, row)
 	}
@@ -251,9 +254,14 @@ func (r *Report) pageFaults() (out []pageFault) {
 	for _, f := range r.Faults {
 		pf := pageFault{FaultReport: f, ID: "p-" + string(f.Fault)}
 		for _, res := range f.Results {
-			pf.Results = append(pf.Results, pageResult{
-				FaultResult: res, Bad: res.Judged.bad(), Recovery: fmt.Sprintf("%.1f s", res.RecoverySeconds), P99: number(res.P99MS), Saw: res.saw(),
-			})
+			row := pageResult{
+				FaultResult: res, LostText: notRun, Wrong: notRun, Repeated: notRun, Recovery: known(res.RecoverySeconds, "s"), P99: known(res.P99MS, "ms"), Saw: res.saw(),
+			}
+			if j := res.Judged; j != nil {
+				row.LostText, row.Wrong, row.Repeated = j.lost(), fmt.Sprint(j.bad()), fmt.Sprint(j.Duplicates)
+				row.Lost, row.Bad = j.Lost > 0, j.bad() > 0
+			}
+			pf.Results = append(pf.Results, row)
 		}
 		out = append(out, pf)
 	}
@@ -285,8 +293,14 @@ func (r *Report) pageData(dists []pageDistribution) pageData {
 		if len(f.Results) == 0 {
 			continue
 		}
-		df := dataFault{ID: "p-" + string(f.Fault), From: f.Results[0].FromMS, To: f.Results[0].ToMS, Step: f.Results[0].TimelineStepMS}
+		df := dataFault{ID: "p-" + string(f.Fault), From: -1, To: -1}
 		for _, res := range f.Results {
+			df.Step = max(df.Step, res.TimelineStepMS)
+			// The window of all: kills end when the service that is started in between lets them.
+			if res.FromMS >= 0 && (df.From < 0 || res.FromMS < df.From) {
+				df.From = res.FromMS
+			}
+			df.To = max(df.To, res.ToMS)
 			df.Results = append(df.Results, dataResult{res.Strategy, res.Credited, res.open()})
 		}
 		// Every line goes to the end of the longest: one that stays up is loss.

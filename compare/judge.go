@@ -23,10 +23,20 @@ type Judgement struct {
 	Duplicates int `json:"duplicates_delivered"`
 	// Deliveries is how often it was given one at all.
 	Deliveries int `json:"deliveries"`
+	// Unsettled is why it cannot be said that what is missing is lost; empty when it can.
+	Unsettled string `json:"unsettled,omitempty"`
 }
 
 // bad is how many things are wrong that are not losses.
 func (j Judgement) bad() int { return j.Wrong + j.Phantom + j.Unbalanced }
+
+// lost says how many are lost, or without points when nobody can say that they are lost.
+func (j Judgement) lost() string {
+	if j.Unsettled != "" && j.Lost > 0 {
+		return fmt.Sprintf("%d? of %d", j.Lost, j.Committed)
+	}
+	return fmt.Sprintf("%d of %d", j.Lost, j.Committed)
+}
 
 type orderRow struct {
 	OrderNo             string

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,6 +58,16 @@ func workload(seed uint64, n int, rate float64) []call {
 		}
 	}
 	return calls
+}
+
+// workloadDuring plans the orders that come in during a time, however many they are.
+func workloadDuring(seed uint64, during time.Duration, rate float64) []call {
+	for n := int(rate*during.Seconds()) + 1; ; n *= 2 {
+		calls := workload(seed, n, rate)
+		if late := slices.IndexFunc(calls, func(c call) bool { return c.after > during }); late >= 0 {
+			return calls[:late]
+		}
+	}
 }
 
 // sample is one call that was made.
@@ -148,6 +159,9 @@ func (c *caller) closedLoop(ctx context.Context, calls []call, n int) []sample {
 					return
 				}
 				s := c.sampled(ctx, calls[i], time.Now())
+				if s.outcome == NoAnswer && ctx.Err() != nil {
+					return // the caller has hung up, which says nothing
+				}
 				mu.Lock()
 				samples = append(samples, s)
 				mu.Unlock()
@@ -174,6 +188,9 @@ func (c *caller) openLoop(ctx context.Context, calls []call) []sample {
 		}
 		flying.Go(func() {
 			s := c.sampled(ctx, o, intended)
+			if s.outcome == NoAnswer && ctx.Err() != nil {
+				return // the caller has hung up, which says nothing
+			}
 			mu.Lock()
 			samples = append(samples, s)
 			mu.Unlock()

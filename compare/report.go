@@ -27,7 +27,9 @@ type Report struct {
 	Metrics []Metric `json:"metrics"`
 	// Judged is what the databases say about the rounds without faults, by strategy.
 	Judged map[string]Judgement `json:"judged"`
-	Faults []FaultReport        `json:"faults"`
+	// NotJudged is why a strategy that was measured without faults is not in Judged.
+	NotJudged map[string]string `json:"not_judged,omitempty"`
+	Faults    []FaultReport     `json:"faults"`
 	// Findings are what can be said, in words.
 	Findings []Finding `json:"findings"`
 	// Rounds are the raw samples of the rounds without faults.
@@ -49,6 +51,30 @@ func (r *Report) ran() (names []string) {
 		}
 	}
 	return names
+}
+
+// rounds is how many turns the strategy with the fewest has had.
+func (r *Report) rounds() (fewest int) {
+	turns := map[string]int{}
+	for _, round := range r.Rounds {
+		turns[round.Strategy]++
+	}
+	for i, name := range r.ran() {
+		if i == 0 || turns[name] < fewest {
+			fewest = turns[name]
+		}
+	}
+	return fewest
+}
+
+// Empty tells that nothing was measured.
+func (r *Report) Empty() bool {
+	for _, f := range r.Faults {
+		if len(f.Results) > 0 {
+			return false
+		}
+	}
+	return len(r.Rounds) == 0
 }
 
 // Metric is one row of the table.
@@ -74,7 +100,7 @@ func (m Metric) wins(strategy string) bool {
 
 // Finding is something that can be said.
 type Finding struct {
-	// Kind is loss, wrong, duplicates, difference or no-difference.
+	// Kind is loss, unsettled, not-judged, wrong, duplicates, no-loss, difference, no-difference or few-rounds.
 	Kind string `json:"kind"`
 	// Metric is the key of the metric of a difference, Fault the fault of the rest.
 	Metric   string `json:"metric,omitempty"`
@@ -146,15 +172,15 @@ type FaultResult struct {
 	ToMS   float64 `json:"to_ms"`
 	// Saw counts what the callers saw.
 	Saw map[Outcome]int `json:"saw"`
-	// P99MS and MaxMS are the callers' latency over the whole load, from the intended start.
+	// P99MS and MaxMS are the callers' latency over the whole load, from the intended start; -1 when there were no calls.
 	P99MS float64 `json:"p99_ms"`
 	MaxMS float64 `json:"max_ms"`
 	// RecoverySeconds is from the end of the fault until orders were accepted again and every order committed before was
-	// credited, those that are lost left out.
-	RecoverySeconds float64   `json:"recovery_seconds"`
-	Judged          Judgement `json:"judged"`
-	// Unsettled is why the run was ended before it could be said that what is missing is lost.
-	Unsettled string `json:"unsettled,omitempty"`
+	// credited, those that are lost left out; -1 when that was not seen.
+	RecoverySeconds float64 `json:"recovery_seconds"`
+	// Judged is what the databases say; nil with the reason in NotJudged when the run ended before they could be asked.
+	Judged    *Judgement `json:"judged,omitempty"`
+	NotJudged string     `json:"not_judged,omitempty"`
 	// Timeline counts by intervals of TimelineStep from the beginning of the load.
 	TimelineStepMS float64 `json:"timeline_step_ms"`
 	Accepted       []int   `json:"accepted"`

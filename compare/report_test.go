@@ -1,9 +1,13 @@
 package compare
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +46,7 @@ func made() *Report {
 	result := func(name string, lost int) FaultResult {
 		return FaultResult{
 			Strategy: name, FromMS: 2000, ToMS: 5000, Saw: map[Outcome]int{Created: 90, NoAnswer: 10}, P99MS: 12, RecoverySeconds: 1.5,
-			Judged: Judgement{Committed: 100, Lost: lost}, TimelineStepMS: 500, Committed: []int{5, 5, 5, 5}, Accepted: []int{5, 5, 5, 5}, Credited: []int{4, 5, 0, 11 - lost},
+			Judged: &Judgement{Committed: 100, Lost: lost}, TimelineStepMS: 500, Committed: []int{5, 5, 5, 5}, Accepted: []int{5, 5, 5, 5}, Credited: []int{4, 5, 0, 11 - lost},
 		}
 	}
 	r.Faults = []FaultReport{
@@ -79,7 +83,7 @@ func TestReportNamesTheLoss(t *testing.T) {
 	t.Parallel()
 	r := made()
 	require.Equal(t, []string{"kill, c: 1 of 100 committed orders LOST, their points never come."}, texts(r, "loss"))
-	require.Equal(t, []string{"No order lost, none wrong, whatever went wrong: a, b."}, texts(r, "no-loss"))
+	require.Equal(t, []string{"No order lost, none wrong, under kill: a, b."}, texts(r, "no-loss"))
 }
 
 func TestTables(t *testing.T) {
@@ -240,12 +244,147 @@ func TestPageLinksResolve(t *testing.T) {
 func TestRecovery(t *testing.T) {
 	t.Parallel()
 	at := func(seconds float64) time.Time { return time.Unix(0, int64(seconds*1e9)) }
-	w := window{from: at(2), to: at(5), back: at(7)}
 	orders := map[string]orderRow{"before": {CreatedAt: at(4)}, "after": {CreatedAt: at(5.5)}, "marker": {CreatedAt: at(4), UserID: markerUser}}
 	rec := records{deliveries: []delivery{{orderNo: "before", handled: at(4.5)}, {orderNo: "after", handled: at(30)}, {orderNo: "marker", handled: at(40)}}}
-	accepted := []sample{{outcome: Created, done: at(4)}, {outcome: NoAnswer, done: at(5.1)}, {outcome: Created, done: at(6)}}
-	require.Equal(t, 2*time.Second, recovery(nil, orders, rec, w), "the service is back")
-	require.Equal(t, time.Second, recovery(accepted, orders, rec, w), "orders are accepted again")
+	call := func(intended, done float64, o Outcome) sample {
+		return sample{intended: at(intended), done: at(done), outcome: o}
+	}
+	requireTakes := func(seconds float64, samples []sample, w window, why string) {
+		t.Helper()
+		took, known := recovery(samples, orders, rec, w)
+		require.True(t, known, why)
+		require.Equal(t, time.Duration(seconds*float64(time.Second)), took, why)
+	}
+	killed, cut := window{from: at(2), to: at(5), back: at(7)}, window{from: at(2), to: at(5), back: at(5)}
+	accepted := []sample{call(3.9, 4, Created), call(5.05, 5.1, NoAnswer), call(5.8, 6, Created)}
+	requireTakes(2, nil, killed, "the service is back")
+	requireTakes(1, accepted, killed, "orders are accepted again")
+	requireTakes(0, []sample{call(4, 9, Unavailable), call(5.1, 5.2, Created)}, cut, "it was never away, a call from before the end does not count")
+	requireTakes(1, accepted, cut, "the wire is whole again, and the service still refuses")
+	requireTakes(4, append(accepted, call(8, 8.1, Unavailable), call(8.8, 9, Created)), cut, "it refuses again")
 	rec.deliveries[0].handled = at(8)
-	require.Equal(t, 3*time.Second, recovery(accepted, orders, rec, w), "the backlog is credited")
+	requireTakes(3, accepted, killed, "the backlog is credited")
+
+	refusing := []sample{call(5.1, 5.2, Unavailable), call(6, 6.1, Unavailable)}
+	_, known := recovery(refusing, orders, rec, cut)
+	require.False(t, known, "nothing was accepted any more")
+	orders["marker"] = orderRow{CreatedAt: at(11), UserID: markerUser}
+	requireTakes(6, refusing, cut, "a marker was")
+}
+
+// What cannot be judged is not called lost, nor sound.
+func TestUncertaintyIsSaid(t *testing.T) {
+	t.Parallel()
+	r := made()
+	unsettled := Judgement{Committed: 100, Lost: 2, Unsettled: "orders were still on their way"}
+	r.Faults[0].Results[0].Judged = &unsettled
+	r.Faults[0].Results[1] = FaultResult{Strategy: "b", FromMS: -1, ToMS: -1, P99MS: -1, RecoverySeconds: -1, Saw: map[Outcome]int{Created: 3}, NotJudged: "the run ended"}
+	delete(r.Judged, "c")
+	r.NotJudged = map[string]string{"c": "the run ended while 4 orders were without points"}
+	r.sumUp(nil)
+	require.Equal(t, []string{"kill, c: 1 of 100 committed orders LOST, their points never come."}, texts(r, "loss"))
+	require.Equal(t, []string{"kill, a: whether orders are lost cannot be said: orders were still on their way."}, texts(r, "unsettled"))
+	require.Equal(t, []string{
+		"none, c: lost and wrong are not known: the run ended while 4 orders were without points.", "kill, b: lost and wrong are not known: the run ended.",
+	}, texts(r, "not-judged"))
+	require.Empty(t, texts(r, "no-loss"))
+	table := fmt.Sprint(r.FaultTable())
+	require.Contains(t, table, "[kill a 2? of 100 0 0 1.5 s 12.0 ms")
+	require.Contains(t, table, "[kill b n/a n/a n/a n/a n/a 201: 3]")
+	require.Contains(t, fmt.Sprint(r.PerformanceTable()), "[lost orders 0 of 500 0 of 500 n/a n/a]")
+	page, err := r.HTML()
+	require.NoError(t, err)
+	for _, text := range []string{"2? of 100", "n/a: the run ended<", "orders were still on their way", "Not judged"} {
+		require.Contains(t, string(page), text)
+	}
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"not_judged":"the run ended"`)
+}
+
+// A strategy that no order went through has not lost nothing.
+func TestNothingIsNotSound(t *testing.T) {
+	t.Parallel()
+	r := made()
+	r.Faults[0].Results[0].Judged = &Judgement{}
+	r.sumUp(nil)
+	require.Equal(t, []string{"No order lost, none wrong, under kill: b."}, texts(r, "no-loss"))
+}
+
+// Fewer rounds than a winner takes do not show that two are alike either.
+func TestFewRoundsSayNothing(t *testing.T) {
+	t.Parallel()
+	r := made()
+	r.Rounds = slices.DeleteFunc(r.Rounds, func(round Round) bool { return round.Round > 3 })
+	r.sumUp(nil)
+	require.Equal(t, []string{"No winner can be named: that takes 5 rounds at least, there are 3."}, texts(r, "few-rounds"))
+	require.Empty(t, texts(r, "difference"))
+	require.Empty(t, texts(r, "no-difference"))
+	require.Empty(t, texts(made(), "few-rounds"))
+}
+
+// An interrupted run may have nothing for some of it: every form of the report must bear that.
+func TestReportOfNearlyNothing(t *testing.T) {
+	t.Parallel()
+	r := &Report{Strategies: []StrategyReport{{Name: "a"}}, Judged: map[string]Judgement{}, Partial: "interrupted", Faults: []FaultReport{
+		{Fault: FaultKill, Results: []FaultResult{{Strategy: "a", FromMS: -1, ToMS: -1, P99MS: -1, MaxMS: -1, RecoverySeconds: -1, NotJudged: "interrupted"}}},
+	}}
+	r.sumUp(nil)
+	require.False(t, r.Empty())
+	paths, err := r.WriteFiles(t.TempDir())
+	require.NoError(t, err)
+	require.Len(t, paths, 3)
+	require.True(t, (&Report{Faults: []FaultReport{{NotRun: "no server"}}}).Empty())
+}
+
+// A report that cannot be written is noticed before minutes of measuring, and one that was there stays whole.
+func TestWhereReportsCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new")
+	require.NoError(t, CheckDir(dir))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "the check leaves nothing")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "report.json"), 0o700))
+	require.ErrorContains(t, CheckDir(dir), "report.json is in the way")
+	paths, err := made().WriteFiles(dir)
+	require.ErrorContains(t, err, "report.json")
+	require.Equal(t, []string{filepath.Join(dir, "report.html"), filepath.Join(dir, "report.md")}, paths, "the others are written")
+	left, err = os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 3, "no half of a file")
+	require.Error(t, CheckDir(filepath.Join(dir, "report.md")), "a file, not a folder")
+}
+
+// docs/comparison.md describes every field of report.json.
+func TestFieldsAreDescribed(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/comparison.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(doc), "## report.json")
+	require.True(t, found)
+	seen := map[reflect.Type]bool{}
+	var visit func(t reflect.Type)
+	visit = func(typ reflect.Type) {
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			visit(typ.Elem())
+		case reflect.Struct:
+			if typ == reflect.TypeFor[time.Time]() || seen[typ] {
+				return
+			}
+			seen[typ] = true
+			for f := range typ.Fields() {
+				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				require.NotEmpty(t, name, f.Name)
+				require.Regexp(t, "`"+name+"(\\[\\])?`", section, typ.Name())
+				visit(f.Type)
+			}
+		}
+	}
+	visit(reflect.TypeFor[Report]())
+	require.Len(t, seen, 12, "every struct was visited")
+	for _, f := range findings(made()) {
+		require.Contains(t, section, f.Kind)
+	}
 }

@@ -3,6 +3,7 @@ package compare
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -27,6 +28,15 @@ func (r *run) rounds(ctx context.Context) error {
 		}
 	}
 	made := make([]int, len(places))
+	if err := r.takeTurns(ctx, places, made); err != nil {
+		r.judgeEarly(ctx, places, made)
+		return err
+	}
+	return r.judgeRounds(ctx, places, before, made)
+}
+
+// takeTurns adds up in made how many orders each place has accepted in the turns that came to their end.
+func (r *run) takeTurns(ctx context.Context, places []*place, made []int) error {
 	for round := range r.Rounds {
 		for _, i := range turns(r.Seed, round, len(places)) {
 			p := places[i]
@@ -40,6 +50,11 @@ func (r *run) rounds(ctx context.Context) error {
 			r.step("")
 		}
 	}
+	return nil
+}
+
+// judgeRounds asks the databases after the last round.
+func (r *run) judgeRounds(ctx context.Context, places []*place, before []int64, made []int) error {
 	for i, p := range places {
 		after, err := databaseBytes(ctx, p.Order())
 		if err != nil {
@@ -48,14 +63,66 @@ func (r *run) rounds(ctx context.Context) error {
 		if made[i] > 0 {
 			r.bytes[p.strategy.Name] = float64(after-before[i]) / float64(made[i])
 		}
-		if _, err := r.settle(ctx, p, time.Now()); err != nil {
+		unsettled, err := r.settle(ctx, p, time.Now())
+		if err != nil {
+			r.judgeEarly(ctx, places[i:], made[i:])
 			return err
 		}
-		if r.report.Judged[p.strategy.Name], err = judge(ctx, p); err != nil {
+		j, err := judge(ctx, p)
+		if err != nil {
 			return err
 		}
+		j.Unsettled = unsettled
+		r.report.Judged[p.strategy.Name] = j
 	}
 	return nil
+}
+
+// The judgement of a run that has ended early must not keep anybody waiting for long.
+const (
+	earlyWait = 5 * time.Second
+	earlyMost = 15 * time.Second
+)
+
+// judgeEarly judges what was measured before the run ended early. Only where every order has its points can anything be
+// said: what is missing may be on its way.
+func (r *run) judgeEarly(ctx context.Context, places []*place, made []int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), earlyMost)
+	defer cancel()
+	r.tell("judging what was measured")
+	judged := make([]Judgement, len(places))
+	whyNot := make([]string, len(places))
+	var judging sync.WaitGroup
+	for i, p := range places {
+		judging.Go(func() { judged[i], whyNot[i] = r.judgeIfWhole(ctx, p) })
+	}
+	judging.Wait()
+	for i, p := range places {
+		switch name := p.strategy.Name; {
+		case made[i] == 0: // not measured at all
+		case whyNot[i] != "":
+			r.report.NotJudged[name] = whyNot[i]
+		default:
+			r.report.Judged[name] = judged[i]
+		}
+	}
+}
+
+func (r *run) judgeIfWhole(ctx context.Context, p *place) (j Judgement, whyNot string) {
+	if err := r.await(ctx, p, earlyWait); err != nil {
+		return j, err.Error()
+	}
+	left, err := missing(ctx, p)
+	if err != nil {
+		return j, err.Error()
+	}
+	if len(left) > 0 {
+		return j, fmt.Sprintf("the run ended while %d orders were without points", len(left))
+	}
+	if j, err = judge(ctx, p); err != nil {
+		return j, err.Error()
+	}
+	return j, ""
 }
 
 // warmUp opens connections, fills caches and lets the consumer find its queues. It is not measured.
@@ -115,8 +182,8 @@ func (r *run) turn(ctx context.Context, p *place, round int) (Round, error) {
 	}, nil
 }
 
-// credited waits until the last of the samples' orders is credited; false when the wait was too long or an order is
-// lost. The wait ends early when nothing has moved for a while and nothing is to be sent.
+// credited waits until the last of the samples' orders is credited and the relay has marked what it sent, so that the
+// counters hold all the work; false when the wait was too long or an order is lost. The wait ends early when nothing has moved for a while and nothing is to be sent.
 func (r *run) credited(ctx context.Context, p *place, samples []sample) (bool, error) {
 	wanted := 0
 	for _, s := range samples {
@@ -137,15 +204,15 @@ func (r *run) credited(ctx context.Context, p *place, samples []sample) (bool, e
 				have++
 			}
 		}
-		if have >= wanted {
-			return true, nil
-		}
 		if have != last {
 			last, lastChange = have, time.Now()
 		}
 		waiting, err := unsent(ctx, p)
 		if err != nil {
 			return false, err
+		}
+		if have >= wanted && waiting == 0 {
+			return true, nil
 		}
 		if time.Now().After(deadline) || waiting == 0 && !p.strategy.InDoubt && time.Since(lastChange) > 3*time.Second {
 			return false, nil

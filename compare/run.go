@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -38,13 +39,24 @@ func (c Config) Validate() error {
 		return errors.New("no strategy to compare")
 	case c.Orders < 1 || c.Rounds < 1 || c.Warmup < 0:
 		return errors.New("orders and rounds must be at least 1, warm-up not negative")
-	case c.Rate < 0 || c.FaultRate < 0:
-		return errors.New("a rate must not be negative")
-	case c.Rate == 0 && c.Concurrency < 1:
-		return errors.New("concurrency must be at least 1")
+	case c.Orders > mostOrders || c.Rounds > mostOrders || c.Warmup > mostOrders:
+		return fmt.Errorf("orders, rounds and warm-up must be at most %d each", mostOrders)
+	// Written so that what is no number is refused, too.
+	case c.Rate != 0 && !(c.Rate > 0 && c.Rate <= mostRate):
+		return fmt.Errorf("the rate must be more than 0 and at most %d orders per second", mostRate)
+	case c.FaultRate != 0 && !(c.FaultRate >= 1 && c.FaultRate <= mostRate):
+		return fmt.Errorf("the rate under a fault must be from 1 to %d orders per second: a fault that no order meets shows nothing", mostRate)
+	case c.Rate == 0 && (c.Concurrency < 1 || c.Concurrency > mostRate):
+		return fmt.Errorf("concurrency must be from 1 to %d", mostRate)
 	}
 	return nil
 }
+
+// What a run can hold in memory.
+const (
+	mostOrders = 1_000_000
+	mostRate   = 10_000
+)
 
 // run is one run under way.
 type run struct {
@@ -63,7 +75,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	r := &run{Config: cfg, bytes: map[string]float64{}, report: &Report{
 		Schema: SchemaVersion, Version: cfg.Version, Command: cfg.Command, Engines: cfg.Engines.Name(), Seed: cfg.Seed,
-		Began: time.Now(), Conditions: cfg.Engines.Conditions(ctx), Judged: map[string]Judgement{},
+		Began: time.Now(), Conditions: cfg.Engines.Conditions(ctx), Judged: map[string]Judgement{}, NotJudged: map[string]string{},
 	}}
 	var strategies []Strategy
 	for _, s := range cfg.Strategies {
@@ -91,7 +103,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 
 // all does one fault after the other.
 func (r *run) all(ctx context.Context) error {
-	for _, f := range r.Faults {
+	for i, f := range r.Faults {
 		var err error
 		switch reason := r.Engines.Lacks(f); {
 		case f == FaultNone:
@@ -103,11 +115,21 @@ func (r *run) all(ctx context.Context) error {
 			err = r.fault(ctx, f)
 		}
 		if err != nil {
+			r.skip(r.Faults[i+1:])
 			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
 	r.tell("writing the report")
 	return nil
+}
+
+// skip notes the faults that the run did not come to.
+func (r *run) skip(faults []Fault) {
+	for _, f := range faults {
+		if f != FaultNone {
+			r.report.Faults = append(r.report.Faults, FaultReport{Fault: f, About: f.About(), NotRun: "the run ended before it"})
+		}
+	}
 }
 
 // total is the number of steps.
@@ -165,6 +187,7 @@ func (r *run) open(ctx context.Context, f Fault) ([]*place, error) {
 
 // closeAll removes the places. What cannot be removed does not end the run, but is reported.
 func (r *run) closeAll(ctx context.Context, places []*place) {
+	r.tell("removing what was made")
 	errs := make([]error, len(places))
 	var closing sync.WaitGroup
 	for i, p := range places {
@@ -180,10 +203,10 @@ func (r *run) closeAll(ctx context.Context, places []*place) {
 	r.leftover = errors.Join(r.leftover, errors.Join(errs...))
 }
 
-// turns is the order in which the strategies take their turns: each round begins with another one, chosen by the seed,
-// so that a machine that gets slower or busier hurts all alike.
+// turns is the order in which the strategies take their turns, so that a machine that gets slower or busier hurts all
+// alike: in every n rounds each of the n comes once at every place, and who follows whom is drawn anew by the seed.
 func turns(seed uint64, round, n int) []int {
-	random := rand.New(rand.NewPCG(seed, uint64(round)))
-	order := random.Perm(n)
-	return order
+	order := rand.New(rand.NewPCG(seed, uint64(round/n))).Perm(n)
+	first := round % n
+	return slices.Concat(order[first:], order[:first])
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -128,12 +129,48 @@ func TestWorkloadIsPlannedBySeed(t *testing.T) {
 
 func TestTurnsChange(t *testing.T) {
 	t.Parallel()
-	first := map[int]bool{}
-	for round := range 30 {
-		order := turns(1, round, 3)
-		require.ElementsMatch(t, []int{0, 1, 2}, order)
-		require.Equal(t, order, turns(1, round, 3))
-		first[order[0]] = true
+	for seed := range uint64(20) {
+		at := [3][3]int{} // how often a strategy came at a place
+		followed := map[[2]int]bool{}
+		for round := range 30 {
+			order := turns(seed, round, 3)
+			require.ElementsMatch(t, []int{0, 1, 2}, order)
+			require.Equal(t, order, turns(seed, round, 3))
+			for place, strategy := range order {
+				at[strategy][place]++
+			}
+			followed[[2]int{order[0], order[1]}] = true
+		}
+		require.Equal(t, [3][3]int{{10, 10, 10}, {10, 10, 10}, {10, 10, 10}}, at, "each is at each place equally often")
+		require.Len(t, followed, 6, "not always after the same one")
 	}
-	require.Len(t, first, 3, "each comes first now and then")
+}
+
+func TestWorkloadLastsAsLongAsTheFault(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []float64{1, 20, 100} {
+		for seed := range uint64(50) {
+			calls := workloadDuring(seed, 6*time.Second, rate)
+			require.NotEmpty(t, calls)
+			require.Equal(t, calls, workload(seed, 10_000, rate)[:len(calls)])
+			require.LessOrEqual(t, calls[len(calls)-1].after, 6*time.Second)
+			require.Greater(t, workload(seed, len(calls)+1, rate)[len(calls)].after, 6*time.Second)
+		}
+	}
+}
+
+func TestWhatCannotBeMeasuredIsRefused(t *testing.T) {
+	t.Parallel()
+	good := Config{Strategies: Strategies(), Orders: 1, Rounds: 1, Concurrency: 1}
+	require.NoError(t, good.Validate())
+	for what, change := range map[string]func(c *Config){
+		"no strategy": func(c *Config) { c.Strategies = nil }, "no orders": func(c *Config) { c.Orders = 0 }, "too many": func(c *Config) { c.Orders = 1 << 40 },
+		"NaN": func(c *Config) { c.Rate = math.NaN() }, "Inf": func(c *Config) { c.Rate = math.Inf(1) }, "negative": func(c *Config) { c.Rate = -1 },
+		"no order meets the fault": func(c *Config) { c.FaultRate = 0.1 }, "fault NaN": func(c *Config) { c.FaultRate = math.NaN() },
+		"fault too many": func(c *Config) { c.FaultRate = 1e15 }, "no caller": func(c *Config) { c.Concurrency = 0 },
+	} {
+		bad := good
+		change(&bad)
+		require.Error(t, bad.Validate(), what)
+	}
 }

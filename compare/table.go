@@ -33,7 +33,7 @@ func (r *Report) PerformanceTable() [][]string {
 				row = append(row, notRun)
 				continue
 			}
-			row = append(row, fmt.Sprintf("%d of %d", count.of(j), j.Committed))
+			row = append(row, count.text(j))
 		}
 		rows = append(rows, row)
 	}
@@ -45,6 +45,14 @@ type judgementRow struct {
 	key, title string
 	of         func(Judgement) int
 	bad        bool // any is bad
+}
+
+// text is the count out of all.
+func (c judgementRow) text(j Judgement) string {
+	if c.key == "lost" {
+		return j.lost()
+	}
+	return fmt.Sprintf("%d of %d", c.of(j), j.Committed)
 }
 
 func judgementRows() []judgementRow {
@@ -82,13 +90,25 @@ func (r *Report) FaultTable() [][]string {
 			continue
 		}
 		for _, res := range f.Results {
-			rows = append(rows, []string{
-				string(f.Fault), res.Strategy, fmt.Sprintf("%d of %d", res.Judged.Lost, res.Judged.Committed), fmt.Sprint(res.Judged.bad()),
-				fmt.Sprint(res.Judged.Duplicates), fmt.Sprintf("%.1f s", res.RecoverySeconds), fmt.Sprintf("%s ms", number(res.P99MS)), res.saw(),
-			})
+			lost, wrong, duplicates := notRun, notRun, notRun
+			if j := res.Judged; j != nil {
+				lost, wrong, duplicates = j.lost(), fmt.Sprint(j.bad()), fmt.Sprint(j.Duplicates)
+			}
+			rows = append(rows, []string{string(f.Fault), res.Strategy, lost, wrong, duplicates, known(res.RecoverySeconds, "s"), known(res.P99MS, "ms"), res.saw()})
 		}
 	}
 	return rows
+}
+
+// known writes a time; -1 is one that is not known.
+func known(v float64, unit string) string {
+	switch {
+	case v < 0:
+		return notRun
+	case unit == "s":
+		return fmt.Sprintf("%.1f s", v)
+	}
+	return number(v) + " " + unit
 }
 
 // saw lists what the callers saw, leaving out what none did.
@@ -111,7 +131,7 @@ func (r *Report) Highlights() (lines []string) {
 	}
 	for _, f := range r.Findings {
 		switch f.Kind {
-		case "loss", "wrong", "no-loss", "unsettled":
+		case "loss", "wrong", "no-loss", "unsettled", "not-judged", "few-rounds":
 			lines = append(lines, f.Text)
 		}
 	}

@@ -23,6 +23,7 @@
   const shade = (from, to) => ({
     hooks: {
       drawClear: (u) => {
+        if (from < 0) return; // the run ended before it
         const a = u.valToPos(from, "x", true), b = u.valToPos(Math.max(to, from), "x", true);
         u.ctx.save();
         u.ctx.fillStyle = css("--fault");

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,7 +39,8 @@ type Options struct {
 // Engines make sites. It is safe for concurrent use.
 type Engines struct {
 	Options
-	run string // in the name of everything that is made
+	run   string       // in the name of everything that is made
+	sites atomic.Int64 // made so far
 }
 
 var _ compare.Engines = (*Engines)(nil)
@@ -73,13 +75,18 @@ func (e *Engines) Lacks(f compare.Fault) string {
 	return ""
 }
 
-// InDoubt is the time until the broker has asked about a half message, and once more for a check that came too early.
+// heartbeat is how seldom RocketMQ's client makes itself known: a producer whose connection broke can be asked again after
+// it at the latest.
+const heartbeat = 30 * time.Second
+
+// InDoubt is the time until the broker has asked about a half message: until it knows the producer again, the message is
+// old enough, and once more for a check that came too early.
 func (e *Engines) InDoubt() time.Duration {
 	timeout, interval := e.Config.Broker.TransactionTimeout, e.Config.Broker.CheckInterval
 	if p := e.brokerProperties(context.Background()); p != nil {
 		timeout, interval = milliseconds(p["transactionTimeOut"], 6*time.Second), milliseconds(p["transactionCheckInterval"], 30*time.Second)
 	}
-	return max(timeout, e.Config.Checkback.Grace) + 2*interval
+	return max(timeout, e.Config.Checkback.Grace, heartbeat) + 2*interval
 }
 
 func milliseconds(text string, otherwise time.Duration) time.Duration {
@@ -226,7 +233,7 @@ func (e *Engines) siteConfig(s compare.Strategy, own, dir string) (cfg configs.C
 
 // Open makes a site.
 func (e *Engines) Open(ctx context.Context, s compare.Strategy, f compare.Fault) (_ compare.Site, err error) {
-	short := strings.ReplaceAll(uuid.NewString(), "-", "")[:4]
+	short := strconv.FormatInt(e.sites.Add(1), 10)
 	own := e.run + "_" + short
 	dir := filepath.Join(e.Dir, short)
 	if err := os.MkdirAll(dir, 0o750); err != nil {

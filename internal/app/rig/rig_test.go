@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -188,7 +189,8 @@ func TestNaiveLosesUnderFaults(t *testing.T) {
 	for _, f := range report.Faults[:2] {
 		require.Len(t, f.Results, 3, "skip-locked needs MySQL")
 		for _, res := range f.Results {
-			require.Empty(t, res.Unsettled, res.Strategy)
+			require.NotNil(t, res.Judged, res.Strategy)
+			require.Empty(t, res.Judged.Unsettled, res.Strategy)
 			require.Zero(t, res.Judged.Wrong+res.Judged.Phantom+res.Judged.Unbalanced)
 			if res.Strategy == compare.Naive {
 				require.Positive(t, res.Judged.Lost, f.Fault)
@@ -235,6 +237,9 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 	require.NotEmpty(t, report.Partial)
 	require.Len(t, report.Rounds, 3)
 	require.NotEmpty(t, report.Metrics)
+	require.Empty(t, report.NotJudged)
+	require.GreaterOrEqual(t, report.Judged["naive"].Committed, 61, "the rounds that are whole are judged, the warm-up with them")
+	require.Zero(t, report.Judged["naive"].Lost)
 	left, err := os.ReadDir(e.Dir)
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -249,6 +254,42 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 	var again compare.Report
 	require.NoError(t, json.Unmarshal(text, &again))
 	require.Len(t, again.Rounds[0].Samples.LatencyMS, 20)
+}
+
+// An interruption in the middle of a fault keeps what the callers saw, says that nobody can judge it, and names the
+// faults that the run did not come to.
+func TestInterruptedFaultIsNotJudged(t *testing.T) {
+	e := engines(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	chosen, err := compare.Choose(strategies(), "naive,txmsg")
+	require.NoError(t, err)
+	var once sync.Once
+	report, err := compare.Run(ctx, compare.Config{
+		Engines: e, Strategies: chosen, Faults: []compare.Fault{compare.FaultBrokerOutage, compare.FaultKill}, FaultRate: 50, Orders: 1, Rounds: 1, Warmup: 1, Concurrency: 1,
+		Progress: func(_, _ int, next string) {
+			if next == "broker-outage: txmsg, naive" || next == "broker-outage: naive, txmsg" {
+				once.Do(func() { time.AfterFunc(3*time.Second, cancel) }) // the outage lasts from 1.5 s to 4.5 s
+			}
+		},
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Len(t, report.Faults, 2)
+	require.Len(t, report.Faults[0].Results, 2)
+	for _, res := range report.Faults[0].Results {
+		require.Nil(t, res.Judged, res.Strategy)
+		require.NotEmpty(t, res.NotJudged, res.Strategy)
+		require.Positive(t, res.Saw[compare.Created], res.Strategy)
+		require.Zero(t, res.Saw[compare.NoAnswer], "those who hung up saw nothing")
+		require.Equal(t, -1.0, res.RecoverySeconds)
+		require.NotEmpty(t, res.Samples.LatencyMS)
+	}
+	require.Contains(t, report.Faults[1].NotRun, "the run ended before")
+	left, err := os.ReadDir(e.Dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	_, err = report.WriteFiles(t.TempDir())
+	require.NoError(t, err)
 }
 
 // On MySQL and RocketMQ: both claim ways run, the database's wire can be cut, and nothing stays behind.
