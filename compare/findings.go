@@ -29,7 +29,7 @@ func findings(r *Report) (out []Finding) {
 		out = append(out, Finding{Kind: "no-loss", Text: fmt.Sprintf("No order lost, none wrong, under %s: %s.", strings.Join(faults, ", "), strings.Join(safe, ", "))})
 	}
 	if n := r.rounds(); len(r.Rounds) > 0 && n < minRounds {
-		out = append(out, Finding{Kind: "few-rounds", Text: fmt.Sprintf("No winner can be named: that takes %d rounds at least, there are %d.", minRounds, n)})
+		out = append(out, Finding{Kind: "few-rounds", Text: fmt.Sprintf("No winner can be named: that takes %d rounds at least, this run has %d.", minRounds, n)})
 	}
 	for _, m := range r.Metrics {
 		out = append(out, differences(m)...)

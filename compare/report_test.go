@@ -317,7 +317,7 @@ func TestFewRoundsSayNothing(t *testing.T) {
 	r := made()
 	r.Rounds = slices.DeleteFunc(r.Rounds, func(round Round) bool { return round.Round > 3 })
 	r.sumUp(nil)
-	require.Equal(t, []string{"No winner can be named: that takes 5 rounds at least, there are 3."}, texts(r, "few-rounds"))
+	require.Equal(t, []string{"No winner can be named: that takes 5 rounds at least, this run has 3."}, texts(r, "few-rounds"))
 	require.Empty(t, texts(r, "difference"))
 	require.Empty(t, texts(r, "no-difference"))
 	require.Empty(t, texts(made(), "few-rounds"))

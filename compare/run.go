@@ -115,7 +115,7 @@ func (r *run) all(ctx context.Context) error {
 			err = r.fault(ctx, f)
 		}
 		if err != nil {
-			r.skip(r.Faults[i+1:])
+			r.skip(r.Faults[i:])
 			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
@@ -123,10 +123,11 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// skip notes the faults that the run did not come to.
+// skip notes the faults that the run did not come to: those of which it has nothing.
 func (r *run) skip(faults []Fault) {
 	for _, f := range faults {
-		if f != FaultNone {
+		begun := slices.ContainsFunc(r.report.Faults, func(had FaultReport) bool { return had.Fault == f })
+		if f != FaultNone && !begun {
 			r.report.Faults = append(r.report.Faults, FaultReport{Fault: f, About: f.About(), NotRun: "the run ended before it"})
 		}
 	}

@@ -42,7 +42,8 @@ moderate rate. The service is a process of its own, called through its HTTP API;
   --engines FILE       the engines that a configuration file names
 
 Schemas, topics and groups are made for the run and removed after it, also after Ctrl-C; their names begin with
-` + rig.Prefix + `. What the configuration names is never touched.
+` + rig.Prefix + `. What a run leaves that is killed itself, the next one on this machine and the same engines
+removes. What the configuration names is never touched.
 
 Results: a table here, and in --out report.html (one file, opens without a network), report.json (raw samples) and
 report.md. Ctrl-C keeps what was measured and marks it as partial; what cannot be judged any more is n/a. A second one
@@ -118,7 +119,7 @@ func runCompare(ctx context.Context, o *options, f compareFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	work, err := os.MkdirTemp("", "halfbox-compare-")
+	work, err := os.MkdirTemp("", rig.FolderPrefix)
 	if err != nil {
 		return err
 	}
@@ -131,6 +132,18 @@ func runCompare(ctx context.Context, o *options, f compareFlags) (err error) {
 	// Before minutes of measuring, not after.
 	if err := compare.CheckDir(f.dir); err != nil {
 		return fmt.Errorf("--out: %w", err)
+	}
+	if err := engines.Claim(); err != nil {
+		return err
+	}
+	// A leftover that cannot be removed does not keep this run from measuring.
+	if dead, err := engines.SweepDead(ctx, os.TempDir()); len(dead) > 0 || err != nil {
+		for _, name := range dead {
+			fmt.Fprintf(o.env.Stderr, "removed what %s left when it was killed\n", name)
+		}
+		if err != nil {
+			fmt.Fprintf(o.env.Stderr, "halfbox: %v\n", err)
+		}
 	}
 	bar := newBar(o.env.Stderr)
 	run.Progress = bar.tell
@@ -217,7 +230,9 @@ func (f compareFlags) print(w io.Writer, r *compare.Report, paths []string) erro
 	for _, line := range r.Highlights() {
 		fmt.Fprintln(w, line)
 	}
-	fmt.Fprintln(w, "* wins: the difference exceeds the spread of the rounds.")
+	if len(r.Metrics) > 0 {
+		fmt.Fprintln(w, "* wins: the difference exceeds the spread of the rounds.")
+	}
 	for _, p := range paths {
 		if abs, err := filepath.Abs(p); err == nil {
 			p = abs

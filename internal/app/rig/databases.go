@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"fmt"
 
 	"github.com/go-sql-driver/mysql"
@@ -50,21 +51,11 @@ func (s *site) openDatabases(ctx context.Context, own string, proxied bool) erro
 
 // makeSchema makes a schema on the server of dsn, and lets dsn name it.
 func (s *site) makeSchema(ctx context.Context, dsn *configs.Secret, name string) error {
-	cfg, err := database.CompleteDSN(string(*dsn), 0)
-	if err != nil {
-		return err
-	}
 	plain, err := mysql.ParseDSN(string(*dsn))
 	if err != nil {
 		return err
 	}
-	if cfg.TLS, err = database.ClientTLS(database.TLSMode(s.cfg.Database.TLS), s.cfg.Database.TLSCAFile); err != nil {
-		return err
-	}
-	cfg.DBName = ""
-	// A connection of the service that holds a lock would make DROP DATABASE wait.
-	cfg.Params["lock_wait_timeout"] = "10"
-	connector, err := mysql.NewConnector(cfg)
+	connector, err := s.engines.serverOf(*dsn)
 	if err != nil {
 		return err
 	}
@@ -87,6 +78,21 @@ func (s *site) makeSchema(ctx context.Context, dsn *configs.Secret, name string)
 	plain.DBName = name
 	*dsn = configs.Secret(plain.FormatDSN())
 	return nil
+}
+
+// serverOf leads to the server of a DSN, without a schema.
+func (e *Engines) serverOf(dsn configs.Secret) (driver.Connector, error) {
+	cfg, err := database.CompleteDSN(string(dsn), 0)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.TLS, err = database.ClientTLS(database.TLSMode(e.Config.Database.TLS), e.Config.Database.TLSCAFile); err != nil {
+		return nil, err
+	}
+	cfg.DBName = ""
+	// A connection of the service that holds a lock would make DROP DATABASE wait.
+	cfg.Params["lock_wait_timeout"] = "10"
+	return mysql.NewConnector(cfg)
 }
 
 // openToLook opens the database "order" or "points" beside the service. A proxy is left out, so that the judge sees

@@ -30,10 +30,15 @@ func (e *Engines) Sweep(ctx context.Context) error {
 	if e.Config.RocketMQ.Embedded() {
 		return nil
 	}
+	return e.sweep(ctx, e.run)
+}
+
+// sweep is Sweep for any run.
+func (e *Engines) sweep(ctx context.Context, run string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 	defer cancel()
 	for clean := 0; clean < sweepClean; {
-		left, err := e.left(ctx)
+		left, err := e.left(ctx, run)
 		if err == nil && len(left) == 0 {
 			clean++
 		} else {
@@ -48,15 +53,15 @@ func (e *Engines) Sweep(ctx context.Context) error {
 			if err == nil {
 				err = errors.New("they stay although the broker was told to delete them")
 			}
-			return fmt.Errorf("topics and groups are left at RocketMQ, remove them with mqadmin: %s: %w", strings.Join(append(left, e.run+"..."), ", "), err)
+			return fmt.Errorf("topics and groups are left at RocketMQ, remove them with mqadmin: %s: %w", strings.Join(append(left, run+"..."), ", "), err)
 		}
 	}
 	return nil
 }
 
-// left lists the topics and groups of this run that the brokers have.
-func (e *Engines) left(ctx context.Context) (found []string, err error) {
-	ours := regexp.MustCompile(`"((?:%(?:RETRY|DLQ)%)?` + e.run + `_[a-z0-9_]+)"`)
+// left lists the topics and groups of a run that the brokers have.
+func (e *Engines) left(ctx context.Context, run string) (found []string, err error) {
+	ours := regexp.MustCompile(`"((?:%(?:RETRY|DLQ)%)?` + run + `_[a-z0-9_]+)"`)
 	brokers, err := remoting.Masters(ctx, e.nameServer(), e.credentials())
 	for _, addr := range brokers {
 		for _, code := range []int{codeAllTopics, codeAllGroups} {
