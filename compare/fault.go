@@ -41,7 +41,7 @@ func (f Fault) About() string {
 		FaultNone:         "nothing goes wrong",
 		FaultBrokerOutage: fmt.Sprintf("every connection to name server and broker is reset, and new ones are, for %v", faultLasts),
 		FaultDBRestart:    fmt.Sprintf("every connection to the database is reset, and new ones are, for %v: what the clients of a restarting server see", faultLasts),
-		FaultKill:         fmt.Sprintf("the service (API, relay, consumer) is ended by kill -9 %d times in %v, and started again at once", killTimes, faultLasts),
+		FaultKill:         fmt.Sprintf("the service (API, relay, consumer) is ended %d times in %v by kill -9, and started again at once", killTimes, faultLasts),
 		FaultSlowBroker:   fmt.Sprintf("everything that passes between service and broker is %v late each way, for %v", slowBy, faultLasts),
 		FaultAnswerLoss:   fmt.Sprintf("the order database commits, but the answer to every %drd COMMIT is lost, for %v", loseEvery, faultLasts),
 	}[f]

@@ -32,8 +32,9 @@ type pageCard struct{ Class, Label, Text string }
 
 type pageStrategy struct {
 	StrategyReport
-	Slot int
-	Dash string
+	Parts []string // of the name, which may be broken between them
+	Slot  int
+	Dash  string
 }
 
 type pageMetric struct {
@@ -130,7 +131,7 @@ func (r *Report) HTML() ([]byte, error) {
 		Decision: r.pageDecision(),
 	}
 	for i, s := range r.Strategies {
-		p.Strategies = append(p.Strategies, pageStrategy{s, i % len(dashes()), dashes()[i%len(dashes())]})
+		p.Strategies = append(p.Strategies, pageStrategy{s, strings.Split(s.Name, "/"), i % len(dashes()), dashes()[i%len(dashes())]})
 	}
 	p.Data = r.pageData(p.Distributions)
 	text := map[string]string{}

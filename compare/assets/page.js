@@ -38,7 +38,7 @@
     if (!box || columns.length < 2) return;
     box.textContent = "";
     plots.push([box, new uPlot(Object.assign({
-      width: box.clientWidth, height: 280, legend: { live: true }, cursor: { drag: { x: true, y: false } },
+      width: box.clientWidth, height: 280, legend: { live: true, markers: { dash: (u, i) => u.series[i].dash && u.series[i].dash.length ? (u.series[i].dash[0] < 3 ? "dotted" : "dashed") : "solid" } }, cursor: { drag: { x: true, y: false } },
     }, opts), columns, box)]);
   }
 
@@ -59,21 +59,22 @@
     draw(id, {
       scales: { x: { time: false, distr: 3, log: 10 }, y: { range: [0, 100] } },
       axes: [
-        axis("milliseconds (logarithmic)", { size: 34, values: (u, vs) => vs.map((v) => v == null || !/^[125]/.test(String(+v.toPrecision(1)).replace(/^0\.0*/, "")) ? "" : String(+v.toPrecision(1))) }),
+        axis("milliseconds (logarithmic)", { size: 34, grid: { stroke: css("--grid"), width: 1, filter: (u, vs) => vs.map((v) => /^0*[125]0*$/.test(String(+v.toPrecision(3)).replace(".", "")) ? v : null) }, values: (u, vs) => vs.map((v) => v == null || !/^[125]/.test(String(+v.toPrecision(1)).replace(/^0\.0*/, "")) ? "" : String(+v.toPrecision(1))) }),
         axis("% of orders"),
       ],
       series: [{ label: "ms", value: (u, v) => fmt(v) }].concat(names.map((s) => series(s, (v) => v == null ? "–" : v.toFixed(1) + " %"))),
     }, columns);
   }
 
-  function overTime(id, fault, key, label, transform) {
+  // Each count is drawn at the time it stands for: at a share of its interval.
+  function overTime(id, fault, key, label, share, transform) {
     const step = fault.step / 1000;
     const n = Math.max(...fault.results.map((r) => r[key].length), 1);
-    const xs = Array.from({ length: n }, (_, i) => +(i * step).toFixed(3));
+    const xs = Array.from({ length: n }, (_, i) => +((i + share) * step).toFixed(3));
     draw(id, {
       plugins: [shade(fault.from / 1000, fault.to / 1000)],
-      scales: { x: { time: false }, y: { range: (u, lo, hi) => [Math.min(0, lo), Math.max(hi * 1.08, 1)] } },
-      axes: [axis("seconds since the load began", { size: 34 }), axis(label)],
+      scales: { x: { time: false, range: (u, lo, hi) => [0, Math.max(hi, step)] }, y: { range: (u, lo, hi) => [Math.min(0, lo), Math.max(hi * 1.08, 1)] } },
+      axes: [axis("seconds since the load began", { size: 34 }), axis(label, { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] })],
       series: [{ label: "s", value: (u, v) => v == null ? "–" : v.toFixed(1) }].concat(fault.results.map((r) => series(r.strategy, fmt))),
     }, [xs].concat(fault.results.map((r) => transform(xs.map((_, i) => r[key][i] || 0), step))));
   }
@@ -83,8 +84,8 @@
     plots = [];
     for (const d of data.distributions) distribution(d.id, d.curves);
     for (const f of data.faults) {
-      overTime(f.id + "-rate", f, "credited", "orders credited per second", (v, step) => v.map((x) => x / step));
-      overTime(f.id + "-open", f, "open", "orders without points", (v) => v);
+      overTime(f.id + "-rate", f, "credited", "orders credited per second", 0.5, (v, step) => v.map((x) => x / step));
+      overTime(f.id + "-open", f, "open", "orders without points", 1, (v) => v);
     }
     document.documentElement.dataset.drawn = plots.length;
   }
