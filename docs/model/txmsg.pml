@@ -5,8 +5,11 @@
  * Build with   KEYED     one business key: callers repeat one request, the database holds one order at most
  *              without   one request whose local transaction has no unique key of its own (t_tx_log)
  *              AGAIN     an attempt that a check has voided is followed by another one
+ *              TXLOG     with KEYED: the key is a condition that one transaction at most meets (a cancellation's UPDATE),
+ *                        and the record is t_tx_log, where a check finds no other attempt
+ *              TWO_CHECKERS  two instances answer checks of one half message at the same time
  *              TWO_HALVES  with KEYED: the repeated request sends a half message too, not only an event record
- * Variants     NO_TOMBSTONE, ERROR_IS_ROLLBACK, NO_CAS: each leaves one rule out and must fail.
+ * Variants     NO_TOMBSTONE, ERROR_IS_ROLLBACK, NO_CAS, NO_CONDITION: each leaves one rule out and must fail.
  *              NEVER_TWICE asserts more than is promised and must fail too.
  */
 
@@ -125,7 +128,7 @@ inline commit(i) {
 inline local_transaction(i, r) {
 	if
 	:: d_step { HAS(tomb, i) -> r = VOIDED } -> goto ended_tx          /* uk_msg_id: it meets its own tombstone */
-#ifdef KEYED
+#if defined(KEYED) && !defined(NO_CONDITION)
 	:: d_step { committed != 0 && !HAS(tomb, i) -> r = ROLLEDBACK } -> goto ended_tx /* the business key is taken */
 	:: d_step { committed == 0 && open == 0 && !HAS(tomb, i) -> open = open | BIT(i) }
 #else
@@ -304,7 +307,7 @@ inline decide(i, young, v) {
 	:: d_step { HAS(committed, i) -> v = COMMITTED } -> goto decided
 	:: !HAS(tomb, i) && !HAS(committed, i)
 	fi;
-#ifdef KEYED
+#if defined(KEYED) && !defined(TXLOG)
 	if                                                         /* by business key */
 	:: d_step { HAS(committed, i) -> v = COMMITTED } -> goto decided
 	:: d_step { committed != 0 && !HAS(committed, i) -> v = ROLLEDBACK } -> goto decided
@@ -396,6 +399,9 @@ init {
 	atomic {
 		run Caller(0);
 		run Broker(0); run Checker(0);
+#ifdef TWO_CHECKERS
+		run Checker(0);
+#endif
 #ifdef AGAIN
 		run Broker(1); run Checker(1);
 #endif
