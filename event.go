@@ -1,9 +1,11 @@
 package halfbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -123,22 +125,23 @@ func Encode(ev Event, msgID string) ([]byte, error) {
 	ce.SetSubject(ev.Subject)
 	ce.SetTime(ev.Time.UTC())
 	ce.SetDataSchema(ev.DataSchema)
-	ce.SetExtension(extAggregateVersion, fmt.Sprint(ev.AggregateVersion))
+	ce.SetExtension(extAggregateVersion, strconv.FormatInt(ev.AggregateVersion, 10))
 	ce.SetExtension(extPartitionKey, ev.PartitionKey)
 	if ev.TraceParent != "" {
 		ce.SetExtension(extTraceParent, ev.TraceParent)
 	}
-	if err := ce.SetData(cloudevents.ApplicationJSON, ev.Data); err != nil {
-		return nil, fmt.Errorf("halfbox: encode event %s: %w", ev.Type, err)
-	}
+	// SetData would read the document once more, and json.Marshal the whole event: this runs for every order, and
+	// validate has seen to the data.
+	ce.SetDataContentType(cloudevents.ApplicationJSON)
+	ce.DataEncoded = ev.Data
 	if err := ce.Validate(); err != nil {
 		return nil, fmt.Errorf("halfbox: encode event %s: %w", ev.Type, err)
 	}
-	body, err := json.Marshal(ce)
-	if err != nil {
+	body := bytes.NewBuffer(make([]byte, 0, 512+len(ev.Data)))
+	if err := cloudevents.WriteJson(&ce, body); err != nil {
 		return nil, fmt.Errorf("halfbox: encode event %s: %w", ev.Type, err)
 	}
-	return body, nil
+	return body.Bytes(), nil
 }
 
 // Decode reads a body made by Encode and returns its message id and its event.
