@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 
 	"github.com/halfbox/halfbox"
 )
@@ -55,7 +54,7 @@ func (s *Service) validate(r CreateRequest) error {
 }
 
 func (s *Service) validateDelivery(d halfbox.Delivery) error {
-	if d != "" && !slices.Contains(s.Deliveries(), d) {
+	if d != "" && s.publishers[d] == nil {
 		return &InvalidError{"delivery", fmt.Sprintf("must be one of %v", s.Deliveries())}
 	}
 	return nil

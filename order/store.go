@@ -56,10 +56,15 @@ func ukIdempotency() database.UniqueKey {
 	return uniqueKey("uk_idempotency", "user_id", "idempotency_key")
 }
 
+const insertOrder = "INSERT INTO t_order (order_no, user_id, amount_cents, status, version, msg_id, delivery," +
+	" idempotency_key, request_hash, points_state, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
 // insert writes a new order inside tx. Meeting the attempt's own tombstone is halfbox.ErrVoided; the idempotency
-// key's owner is errKeyTaken.
+// key's owner is errKeyTaken. It is by hand because it runs for every order: gorm's Create costs as much CPU time again
+// as the driver's part of the statement.
 func insert(tx *gorm.DB, r row) error {
-	err := tx.Create(&r).Error
+	_, err := database.Exec(tx, insertOrder, r.OrderNo, r.UserID, r.AmountCents, r.Status, r.Version, r.MsgID, r.Delivery,
+		r.IdempotencyKey, r.RequestHash, r.PointsState, r.CreatedAt, r.UpdatedAt)
 	switch {
 	case err == nil:
 		return nil

@@ -115,7 +115,7 @@ func TestStatementsOfAnOrder(t *testing.T) {
 	r := newRig(t, rigOptions{hooks: database.Hooks{Before: func(_ database.Op, query string) error {
 		mu.Lock()
 		defer mu.Unlock()
-		statements = append(statements, fmt.Sprintf("%.21s", query))
+		statements = append(statements, fmt.Sprintf("%.19s", query))
 		return nil
 	}}})
 	s := r.service(t)
@@ -126,7 +126,7 @@ func TestStatementsOfAnOrder(t *testing.T) {
 	require.NoError(t, err)
 	mu.Lock()
 	defer mu.Unlock()
-	require.Equal(t, []string{"BEGIN", "INSERT INTO `t_order`", "COMMIT"}, statements)
+	require.Equal(t, []string{"BEGIN", "INSERT INTO t_order", "COMMIT"}, statements)
 }
 
 func TestHalfRefused(t *testing.T) {

@@ -75,7 +75,7 @@ func TestRaceCheckBeforeTheRow(t *testing.T) {
 	t.Parallel()
 	onWorlds(t, func(t *testing.T, w world) {
 		var n *node
-		n = w.node(t, nodeOptions{hooks: onceBefore("INSERT INTO `t_order`", func() {
+		n = w.node(t, nodeOptions{hooks: onceBefore("INSERT INTO t_order", func() {
 			n.until(t, func(all []checkback.Answer) bool { return len(all) == 2 || slices.Contains(all, checkback.Rollback) })
 		})})
 		n.awaitReady(t)
