@@ -22,8 +22,9 @@ type attempt struct {
 	ctx   context.Context // the caller's
 	local func(tx *gorm.DB, at halfbox.Attempt) error
 	state atomic.Int32
-	began chan struct{} // closed when the state becomes local
-	ended chan struct{} // closed when the local transaction has ended; err and panicked are set then
+	// stored is called once, when the state becomes local. Optional.
+	stored func()
+	ended  chan struct{} // closed when the local transaction has ended; err and panicked are set then
 
 	err      error
 	panicked any
@@ -34,7 +35,7 @@ func newAttempt(ctx context.Context, local func(tx *gorm.DB, at halfbox.Attempt)
 	if err != nil {
 		return nil, err
 	}
-	return &attempt{Attempt: at, ctx: ctx, local: local, began: make(chan struct{}), ended: make(chan struct{})}, nil
+	return &attempt{Attempt: at, ctx: ctx, local: local, ended: make(chan struct{})}, nil
 }
 
 // begin claims the attempt for its local transaction; false means that it was abandoned.
@@ -42,7 +43,7 @@ func (a *attempt) begin() bool {
 	if !a.state.CompareAndSwap(stateWaiting, stateLocal) {
 		return false
 	}
-	close(a.began)
+	call(a.stored)
 	return true
 }
 

@@ -75,16 +75,15 @@ func halfError(res *primitive.TransactionSendResult, err error) error {
 // The client has not run the local transaction then, and has sent ROLLBACK; a ROLLBACK that is lost is repaired by the
 // half message's check, which finds no row.
 func statusError(s primitive.SendStatus) error {
+	if s == primitive.SendOK {
+		return nil
+	}
 	name, known := map[primitive.SendStatus]string{
-		primitive.SendOK:                "",
 		primitive.SendFlushDiskTimeout:  "FLUSH_DISK_TIMEOUT, its disk is slow",
 		primitive.SendFlushSlaveTimeout: "FLUSH_SLAVE_TIMEOUT, its slave is slow",
 		primitive.SendSlaveNotAvailable: "SLAVE_NOT_AVAILABLE, a SYNC_MASTER without a slave",
 	}[s]
-	switch {
-	case s == primitive.SendOK:
-		return nil
-	case !known:
+	if !known {
 		name = fmt.Sprintf("send status %d", s)
 	}
 	return fmt.Errorf("%w: %w: the broker answers %s", errNotStored, ErrUnsafe, name)

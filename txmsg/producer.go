@@ -29,20 +29,20 @@ type Producer struct {
 	breaker  *gobreaker.TwoStepCircuitBreaker[struct{}]
 	metrics  *metrics
 
+	senders   *senders    // half messages and their END_TRANSACTION
 	attempts  sync.Map    // msg_id -> *attempt, while its half message is on its way or its local transaction runs
 	connected atomic.Bool // the client has started
 	ready     atomic.Bool
 	routed    chan struct{}   // closed when the topic's broker has been found
 	checks    context.Context // of check-backs; ends with Stop
 	endCheck  context.CancelFunc
-	warming   context.Context // of the warm-up; ends when Stop begins
+	warming   context.Context // of the warm-up and of idle senders; ends when Stop begins
 	endWarm   context.CancelFunc
 
 	mu      sync.Mutex // guards running and the Add of work against Stop's Wait
 	running bool
 	stopped bool
 	calls   sync.WaitGroup // PublishInTx
-	sends   sync.WaitGroup // half messages and their END_TRANSACTION
 	loops   sync.WaitGroup
 }
 
@@ -59,6 +59,7 @@ func New(cfg Config) (*Producer, error) {
 	p.instance = rocketmq.InstanceName("txmsg")
 	p.checks, p.endCheck = context.WithCancel(context.Background())
 	p.warming, p.endWarm = context.WithCancel(context.Background())
+	p.senders = newSenders(p.warming.Done())
 	var err error
 	if p.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func (p *Producer) Stop(ctx context.Context) error {
 	if !waitFor(ctx, &p.calls) {
 		errs = append(errs, errors.New("txmsg: local transactions still running"))
 	}
-	if !waitFor(ctx, &p.sends) {
+	if !waitFor(ctx, &p.senders.running) {
 		errs = append(errs, errors.New("txmsg: END_TRANSACTION still being sent; check-backs will repair it"))
 	}
 	p.endCheck() // the one under way is answered UNKNOWN

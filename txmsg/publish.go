@@ -59,24 +59,25 @@ func (p *Producer) publishOnce(ctx context.Context, ev halfbox.Event, local func
 		return halfbox.Receipt{}, halfbox.RolledBack(fmt.Errorf("%w, nor tried: %w", errNotStored, err))
 	}
 	call(p.cfg.Hooks.BeforeHalf)
+	began := time.Now()
+	a.stored = func() {
+		settle(nil)
+		p.metrics.half.Observe(time.Since(began).Seconds())
+	}
 	p.attempts.Store(a.MsgID, a)
 	defer p.attempts.Delete(a.MsgID)
-	began := time.Now()
-	err = p.store(a, msg, began.Add(p.cfg.HalfTimeout))
-	settle(err)
-	if err != nil {
+	if err := p.run(a, msg, began.Add(p.cfg.HalfTimeout)); err != nil {
+		settle(err)
 		return halfbox.Receipt{}, halfbox.RolledBack(err)
 	}
-	p.metrics.half.Observe(time.Since(began).Seconds())
-	<-a.ended
 	if a.panicked != nil {
 		panic(a.panicked)
 	}
 	return halfbox.Receipt{Attempt: a.Attempt}, a.err
 }
 
-// store sends the half message; nil means that its local transaction has begun, an error that it never will.
-func (p *Producer) store(a *attempt, msg *primitive.Message, deadline time.Time) error {
+// run sends the half message; nil means that its local transaction has ended, an error that it will never begin.
+func (p *Producer) run(a *attempt, msg *primitive.Message, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(a.ctx, deadline)
 	if err := p.awaitRoute(ctx); err != nil {
 		cancel()
@@ -105,11 +106,11 @@ func (p *Producer) awaitRoute(ctx context.Context) error {
 	}
 }
 
-// send hands the half message to the client in a goroutine of its own: the client ignores deadlines in places, and
-// it runs the local transaction and END_TRANSACTION inside the same call. The channel gets the client's verdict.
+// send hands the half message to the client in another goroutine: the client ignores deadlines in places, and it runs
+// the local transaction and END_TRANSACTION inside the same call. The channel gets the client's verdict.
 func (p *Producer) send(ctx context.Context, cancel context.CancelFunc, a *attempt, msg *primitive.Message) <-chan error {
 	sent := make(chan error, 1)
-	p.sends.Go(func() {
+	p.senders.do(func() {
 		defer cancel()
 		defer func() {
 			if v := recover(); v != nil {
@@ -129,23 +130,26 @@ func (p *Producer) send(ctx context.Context, cancel context.CancelFunc, a *attem
 	return sent
 }
 
-// await waits until the local transaction has begun (nil) or will never begin (an error).
+// await waits until the local transaction has ended (nil) or will never begin (an error). It does not wake up in
+// between, when the local transaction begins: that would cost every caller a turn more.
 func (p *Producer) await(ctx context.Context, a *attempt, sent <-chan error) error {
-	err := fmt.Errorf("%w: %w (%v)", errNotStored, errDeadline, p.cfg.HalfTimeout)
+	var err error
 	select {
-	case <-a.began:
+	case <-a.ended:
 		return nil
 	case err = <-sent:
 	case <-ctx.Done():
 		select {
 		case err = <-sent: // its end ended ctx
 		default:
+			err = fmt.Errorf("%w: %w (%v)", errNotStored, errDeadline, p.cfg.HalfTimeout)
 		}
 	}
 	if err == nil { // the client says "stored", so the local transaction must have begun
 		err = fmt.Errorf("%w: local transaction not run", errNotStored)
 	}
 	if !a.abandon() {
+		<-a.ended
 		return nil
 	}
 	if a.ctx.Err() != nil { // whatever the client made of it
