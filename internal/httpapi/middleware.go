@@ -54,7 +54,11 @@ func accessLogAt(log *zap.Logger, level func(*gin.Context) zapcore.Level) gin.Ha
 	return func(c *gin.Context) {
 		start := time.Now()
 		defer func() { // also when the connection is torn down by a panic
-			log.Log(level(c), "request",
+			entry := log.Check(level(c), "request")
+			if entry == nil {
+				return
+			}
+			entry.Write(
 				zap.String("request_id", requestIDOf(c)),
 				zap.String("method", c.Request.Method), zap.String("path", c.Request.URL.Path),
 				zap.String("route", c.FullPath()), zap.Int("status", c.Writer.Status()),
