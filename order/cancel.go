@@ -26,7 +26,7 @@ func (s *Service) Cancel(ctx context.Context, req CancelRequest) (Order, error) 
 		return Order{}, err
 	}
 	for range cancelTries {
-		r, err := byNo(ctx, s.db.Read, req.OrderNo)
+		r, err := s.look(ctx, req.OrderNo)
 		if err != nil {
 			return Order{}, err
 		}
@@ -63,4 +63,11 @@ func (s *Service) cancel(ctx context.Context, r row, d halfbox.Delivery) (Order,
 		return Order{}, fmt.Errorf("cancel order %s: %w", r.OrderNo, err)
 	}
 	return next.order(), nil
+}
+
+// look reads the order that a cancel is about.
+func (s *Service) look(ctx context.Context, orderNo string) (row, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	return byNo(ctx, s.db.Read, orderNo)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/halfbox/halfbox/checkback"
 	"github.com/halfbox/halfbox/checkback/txlog"
 	"github.com/halfbox/halfbox/internal/database"
+	"github.com/halfbox/halfbox/internal/enginetest"
 	"github.com/halfbox/halfbox/order"
 )
 
@@ -268,4 +269,20 @@ func TestReplayOfACancelledOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, replayed)
 	require.Equal(t, cancelled, again)
+}
+
+// A database that says nothing must not hold a cancel for as long as its request may take.
+func TestCancelOfASilentDatabase(t *testing.T) {
+	t.Parallel()
+	dsn := enginetest.MySQL(t)
+	wire, through := enginetest.MySQLProxy(t, dsn)
+	e := migrated(t, func(o database.Options) (*database.DB, error) { return database.OpenMySQL(through, o) })
+	s, d := newService(t, e.db(t))
+	o := newOrder(t, s)
+	wire.Blackhole(enginetest.ToClient)
+	began := time.Now()
+	_, err := s.Cancel(t.Context(), order.CancelRequest{OrderNo: o.OrderNo})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 10*time.Second, "the driver's own deadline is 15 s")
+	require.Equal(t, 1, d.calls, "no half message for what cannot be read")
 }

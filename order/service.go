@@ -31,7 +31,7 @@ type Config struct {
 	Default halfbox.Delivery
 }
 
-// lookupTimeout bounds the look for an order by its key: a database that says nothing must not hold every request that
+// lookupTimeout bounds the look for an order before it is made or cancelled: a database that says nothing must not hold every request that
 // the API lets in at once.
 const lookupTimeout = 3 * time.Second
 
