@@ -91,6 +91,7 @@ type App struct {
 	orderDB     *database.DB
 	pointsDB    *database.DB
 	relay       *outbox.Relay      // nil without that role
+	relayDB     *database.DB       // the order database by the relay's own pool
 	writer      *outbox.Writer     // nil until openWriter
 	checker     *checkback.Checker // nil until openChecker
 	checks      []httpapi.Check

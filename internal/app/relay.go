@@ -50,7 +50,7 @@ func (a *App) openRelay() error {
 	a.onStop("relay", relay.Stop)
 	a.onStart("relay", relay.Start)
 	a.readyCheck("outbox relay", func(context.Context) error { return relay.Ready() })
-	a.relay = relay
+	a.relay, a.relayDB = relay, db
 	return a.openPurger(db)
 }
 
