@@ -639,4 +639,5 @@ func TestRescueOnRocketMQ(t *testing.T) {
 	sub("database down", rescueDatabaseDown)
 	sub("not its own", rescueMovesPast)
 	sub("cancellation", rescueCancellation)
+	sub("may have been purged", rescueMayHaveBeenPurged)
 }

@@ -179,38 +179,40 @@ func TestRescueMovesPastWhatNoAttemptCanBe(t *testing.T) {
 // A half message that is older than what t_tx_log keeps: its row may have been purged, so its absence proves nothing.
 func TestRescueOfWhatMayHaveBeenPurged(t *testing.T) {
 	t.Parallel()
-	onWorlds(t, func(t *testing.T, w world) {
-		db := w.open(t, database.Options{})
-		require.NoError(t, db.Migrate(t.Context(), txlog.Migrations()))
-		cancelled := func(born time.Time) halfbox.Attempt {
-			at := newAttempt(t)
-			w.half(t, halfbox.Event{Type: order.EventCancelled, Source: order.EventSource, Subject: "X", Time: born, Data: []byte("{}")}, at,
-				func(h *enginetest.Half) { h.BornAt = born })
-			return at
-		}
-		old, young := cancelled(time.Now().Add(-txlog.MinRetention-time.Hour)), cancelled(time.Now().Add(-time.Hour))
-		known := cancelled(time.Now().Add(-txlog.MinRetention - time.Hour))
-		require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error { return txlog.Record(tx, known, order.EventCancelled, "X") }))
-		w.discarded(t)
-		r := w.rescue(t, database.Options{}, func(c *checkback.RescueConfig) {
-			var err error
-			c.Checker, err = checkback.New(checkback.Config{Resolvers: map[string]checkback.Resolver{
-				order.EventCancelled: txlog.NewResolver(w.open(t, database.Options{LockWait: time.Second})),
-			}})
-			require.NoError(t, err)
-		})
-		eventually(t, func() bool {
-			return r.outcome(t, "dead_letter") == 1 && r.outcome(t, "rolled_back") == 1 && r.outcome(t, "republished") == 1
-		}, "not decided")
-		require.Contains(t, records(t, db), known.MsgID, "a row that is there counts at any age")
-		var states []struct{ TxID, State string }
-		require.NoError(t, db.Read.Raw("SELECT tx_id, state FROM t_tx_log WHERE state = 'VOID'").Scan(&states).Error)
-		require.Equal(t, []struct{ TxID, State string }{{young.MsgID, "VOID"}}, states)
-		var letter struct{ MsgID, Reason string }
-		require.NoError(t, db.Read.Raw("SELECT msg_id, reason FROM t_dead_letter").Scan(&letter).Error)
-		require.Equal(t, old.MsgID, letter.MsgID)
-		require.Contains(t, letter.Reason, "rows of t_tx_log may be deleted after 73h")
+	onWorlds(t, rescueMayHaveBeenPurged)
+}
+
+func rescueMayHaveBeenPurged(t *testing.T, w world) {
+	db := w.open(t, database.Options{})
+	require.NoError(t, db.Migrate(t.Context(), txlog.Migrations()))
+	cancelled := func(born time.Time) halfbox.Attempt {
+		at := newAttempt(t)
+		w.half(t, halfbox.Event{Type: order.EventCancelled, Source: order.EventSource, Subject: "X", Time: born, Data: []byte("{}")}, at,
+			func(h *enginetest.Half) { h.BornAt = born })
+		return at
+	}
+	old, young := cancelled(time.Now().Add(-txlog.MinRetention-time.Hour)), cancelled(time.Now().Add(-time.Hour))
+	known := cancelled(time.Now().Add(-txlog.MinRetention - time.Hour))
+	require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error { return txlog.Record(tx, known, order.EventCancelled, "X") }))
+	w.discarded(t)
+	r := w.rescue(t, database.Options{}, func(c *checkback.RescueConfig) {
+		var err error
+		c.Checker, err = checkback.New(checkback.Config{Resolvers: map[string]checkback.Resolver{
+			order.EventCancelled: txlog.NewResolver(w.open(t, database.Options{LockWait: time.Second})),
+		}})
+		require.NoError(t, err)
 	})
+	eventually(t, func() bool {
+		return r.outcome(t, "dead_letter") == 1 && r.outcome(t, "rolled_back") == 1 && r.outcome(t, "republished") == 1
+	}, "not decided")
+	require.Contains(t, records(t, db), known.MsgID, "a row that is there counts at any age")
+	var states []struct{ TxID, State string }
+	require.NoError(t, db.Read.Raw("SELECT tx_id, state FROM t_tx_log WHERE state = 'VOID'").Scan(&states).Error)
+	require.Equal(t, []struct{ TxID, State string }{{young.MsgID, "VOID"}}, states)
+	var letter struct{ MsgID, Reason string }
+	require.NoError(t, db.Read.Raw("SELECT msg_id, reason FROM t_dead_letter").Scan(&letter).Error)
+	require.Equal(t, old.MsgID, letter.MsgID)
+	require.Contains(t, letter.Reason, "rows of t_tx_log may be deleted after 73h")
 }
 
 // A message that committed while its fact is recorded under another id would be lost if it counted as recorded.
