@@ -73,6 +73,7 @@ type order struct {
 	turn   bool               // with room for one record only, ready keys and the scan take turns
 	began  time.Time          // of the pass
 	vain   bool               // the pass has met a full page without anything to send
+	found  bool               // the pass has met something to send
 	rest   time.Time          // no pass begins before
 }
 
@@ -83,7 +84,7 @@ func newOrder(policy HeadOfLine) *order {
 // rewind starts from the beginning.
 func (o *order) rewind() {
 	clear(o.behind)
-	o.after, o.held, o.ready, o.vain = cursor{}, 0, nil, false
+	o.after, o.held, o.ready, o.vain, o.found = cursor{}, 0, nil, false, false
 }
 
 // done says that the first record of a key is out of the way.
@@ -132,6 +133,9 @@ func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keye
 			return nil, false, err
 		}
 	}
+	o.found = o.found || len(heads) > 0
+	// At the end of a pass, what was behind what it has found is due now.
+	full = !end || o.found && o.held > 0
 	switch {
 	case end:
 		if o.vain {
@@ -142,7 +146,7 @@ func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keye
 		last := page[candidates.looked-1]
 		o.after = cursor{last.due, last.id}
 	}
-	return heads, !end, nil
+	return heads, full, nil
 }
 
 // resize looks further at once where most of what is due is behind something else.

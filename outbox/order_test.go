@@ -343,3 +343,27 @@ func TestBatchIsOfOnePartition(t *testing.T) {
 	untilIdle(t, orderedRelay(t, db, "", HeadOfLineBlock, sink))
 	require.Equal(t, []string{"A1-2", "A2-2"}, keysSent(sink.fakeSink)[2:])
 }
+
+// TestOrderedDrainIsPacedToItsEnd: the limit of the rate holds until the last version of every key is sent, not only
+// until each key was met once.
+func TestOrderedDrainIsPacedToItsEnd(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		const keys, versions = 30, 6
+		for i := range keys {
+			writeVersions(t, db, fmt.Sprint("K", i), 1, versions)
+		}
+		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil))
+		l := r.loops[0]
+		l.pace.start(time.Now())
+		for rounds := 0; countStatus(t, db, StatusWait) > 0; rounds++ {
+			require.True(t, l.pace.active || countStatus(t, db, StatusWait) < l.cfg.Batch, "%d are left", countStatus(t, db, StatusWait))
+			require.Less(t, rounds, 100)
+			l.pace.next = time.Time{} // the rate is the matter of another test
+			mustOnce(t, r)
+		}
+		untilIdle(t, r)
+		require.False(t, l.pace.active)
+	})
+}
