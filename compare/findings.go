@@ -122,10 +122,18 @@ func share(best, other float64) string {
 
 // number writes a value with three significant digits, large ones whole.
 func number(v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "-"
+	}
+	if v != 0 { // first, because 9.999 is 10.0 and not 10.00
+		unit := math.Pow(10, math.Floor(math.Log10(math.Abs(v)))-2)
+		if unit < 1 {
+			unit = max(unit, 0.01)
+			v = math.Round(v/unit) * unit
+		}
+	}
 	abs := math.Abs(v)
 	switch {
-	case math.IsNaN(v):
-		return "-"
 	case abs >= 100:
 		return fmt.Sprintf("%.0f", v)
 	case abs >= 10:

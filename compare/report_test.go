@@ -3,6 +3,7 @@ package compare
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -386,5 +387,15 @@ func TestFieldsAreDescribed(t *testing.T) {
 	require.Len(t, seen, 12, "every struct was visited")
 	for _, f := range findings(made()) {
 		require.Contains(t, section, f.Kind)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{
+		0: "0", 2: "2", 0.071: "0.07", 0.004: "0", 1.234: "1.23", 9.994: "9.99", 9.999: "10.0", 10.04: "10.0", 99.94: "99.9", 99.96: "100", 123.6: "124", 3.0000000001: "3",
+		-9.999: "-10.0", math.NaN(): "-", math.Inf(1): "-",
+	} {
+		require.Equal(t, want, number(v), v)
 	}
 }

@@ -125,9 +125,16 @@ func (r *run) judgeIfWhole(ctx context.Context, p *place) (j Judgement, whyNot s
 	return j, ""
 }
 
+// openWarmup is how many callers warm up for an open loop, which will need several connections.
+const openWarmup = 16
+
 // warmUp opens connections, fills caches and lets the consumer find its queues. It is not measured.
 func (r *run) warmUp(ctx context.Context, p *place) error {
-	p.caller.closedLoop(ctx, workload(r.Seed^0xF00D, r.Warmup, 0), max(r.Concurrency, 1))
+	callers := r.Concurrency
+	if r.Rate > 0 {
+		callers = openWarmup
+	}
+	p.caller.closedLoop(ctx, workload(r.Seed^0xF00D, r.Warmup, 0), callers)
 	return r.await(ctx, p, settleRound)
 }
 
