@@ -161,20 +161,33 @@ func DecisionMarkdown() string {
 // repository is where the documents are for a page that is read anywhere.
 const repository = "https://github.com/halfbox/halfbox/blob/main/"
 
-// decisionLink leads a cell of the page to the measurement on it, or to the document when this run did not measure it.
-func (r *Report) decisionLink(e Evidence) (label, href string) {
+// shows tells whether a strategy is the measured form of a column: outbox is every claim way, naive what best effort does.
+func shows(column, strategy string) bool {
+	if strategy == Naive {
+		return column == "best-effort notification"
+	}
+	return strategy == column || strings.HasPrefix(strategy, column+"/")
+}
+
+// decisionLink leads a cell of the page to the measurement on it, or to the document when this run did not measure what
+// its column is about.
+func (r *Report) decisionLink(column string, e Evidence) (label, href string) {
 	switch {
 	case e.Metric != "":
 		for _, m := range r.Metrics {
-			if m.Key == e.Metric {
-				return "measured", "#m-" + e.Metric
+			for strategy := range m.Values {
+				if m.Key == e.Metric && shows(column, strategy) {
+					return "measured", "#m-" + e.Metric
+				}
 			}
 		}
 		return "measured elsewhere", repository + "docs/comparison.md#nothing-going-wrong"
 	case e.Fault != "":
 		for _, f := range r.Faults {
-			if f.Fault == e.Fault {
-				return "measured", "#f-" + string(e.Fault)
+			for _, res := range f.Results {
+				if f.Fault == e.Fault && shows(column, res.Strategy) && res.Judged != nil {
+					return "measured", "#f-" + string(e.Fault)
+				}
 			}
 		}
 		return "measured elsewhere", repository + "docs/comparison.md#when-things-go-wrong"

@@ -3,6 +3,7 @@ package compare
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +26,12 @@ func findings(r *Report) (out []Finding) {
 			out = append(out, judged(f.Fault, res.Strategy, *res.Judged)...)
 		}
 	}
-	if faults, safe := withoutLoss(r); len(safe) > 0 {
+	faults, safe := withoutLoss(r)
+	if i := slices.Index(safe, Naive); i >= 0 {
+		safe = slices.Delete(safe, i, i+1)
+		out = append(out, Finding{Kind: "luck", Strategy: Naive, Text: fmt.Sprintf("naive lost nothing under %s this time: nothing promises that, no call was between COMMIT and send when it mattered.", strings.Join(faults, ", "))})
+	}
+	if len(safe) > 0 {
 		out = append(out, Finding{Kind: "no-loss", Text: fmt.Sprintf("No order lost, none wrong, under %s: %s.", strings.Join(faults, ", "), strings.Join(safe, ", "))})
 	}
 	if n := r.rounds(); len(r.Rounds) > 0 && n < minRounds {

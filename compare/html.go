@@ -167,6 +167,8 @@ func (r *Report) cards() (cards []pageCard) {
 			cards = append(cards, pageCard{"bad", "Unsettled", f.Text})
 		case "not-judged":
 			cards = append(cards, pageCard{"note", "Not judged", f.Text})
+		case "luck":
+			cards = append(cards, pageCard{"note", "Luck", f.Text})
 		case "few-rounds":
 			cards = append(cards, pageCard{"note", "Few rounds", f.Text})
 		case "no-loss":
@@ -273,8 +275,8 @@ func (r *Report) pageDecision() pageDecision {
 	d := pageDecision{Columns: decisionColumns()}
 	for _, row := range Decision() {
 		pr := pageDecisionRow{Title: row.Title}
-		for _, c := range row.Cells {
-			label, href := r.decisionLink(c.Evidence)
+		for i, c := range row.Cells {
+			label, href := r.decisionLink(d.Columns[i], c.Evidence)
 			pr.Cells = append(pr.Cells, pageDecisionCell{Text: c.Text, Label: label, Href: href})
 		}
 		d.Rows = append(d.Rows, pr)

@@ -100,7 +100,7 @@ func (m Metric) wins(strategy string) bool {
 
 // Finding is something that can be said.
 type Finding struct {
-	// Kind is loss, unsettled, not-judged, wrong, duplicates, no-loss, difference, no-difference or few-rounds.
+	// Kind is loss, unsettled, not-judged, wrong, duplicates, no-loss, luck, difference, no-difference or few-rounds.
 	Kind string `json:"kind"`
 	// Metric is the key of the metric of a difference, Fault the fault of the rest.
 	Metric   string `json:"metric,omitempty"`

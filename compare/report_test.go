@@ -399,3 +399,52 @@ func TestNumber(t *testing.T) {
 		require.Equal(t, want, number(v), v)
 	}
 }
+
+// A cell says "measured" only where this run measured what its column is about.
+func TestDecisionLeadsToWhatWasMeasured(t *testing.T) {
+	t.Parallel()
+	r := made()
+	r.Strategies = []StrategyReport{{Name: "outbox/x"}}
+	for i := range r.Metrics {
+		r.Metrics[i].Values = map[string]*Summary{"outbox/x": r.Metrics[i].Values["a"]}
+	}
+	r.Faults = []FaultReport{
+		{Fault: FaultKill, Results: []FaultResult{{Strategy: "outbox/x", Judged: &Judgement{Committed: 1}}, {Strategy: Naive, NotJudged: "interrupted"}}},
+		{Fault: FaultAnswerLoss, NotRun: "the run ended before it"},
+	}
+	for _, c := range []struct {
+		column string
+		of     Evidence
+		want   string
+	}{
+		{"outbox", Evidence{Metric: "api_p50"}, "#m-api_p50"},
+		{"txmsg", Evidence{Metric: "api_p50"}, ""},
+		{"outbox", Evidence{Fault: FaultKill}, "#f-kill"},
+		{"txmsg", Evidence{Fault: FaultKill}, ""},
+		{"best-effort notification", Evidence{Fault: FaultKill}, ""},
+		{"outbox", Evidence{Fault: FaultAnswerLoss}, ""},
+		{"outbox", Evidence{Fault: FaultBrokerOutage}, ""},
+	} {
+		label, href := r.decisionLink(c.column, c.of)
+		if c.want == "" {
+			require.Equal(t, "measured elsewhere", label, c)
+			require.True(t, strings.HasPrefix(href, repository+"docs/comparison.md#"), c)
+			continue
+		}
+		require.Equal(t, c.want, href, c)
+	}
+	require.True(t, shows("best-effort notification", Naive))
+	require.False(t, shows("outbox", "outboxes"))
+}
+
+// That the control comes away unhurt is not put beside those that promise it.
+func TestLuckOfTheControlIsNoPromise(t *testing.T) {
+	t.Parallel()
+	r := made()
+	r.Strategies[2].Name, r.Faults[0].Results[2] = Naive, r.Faults[0].Results[1]
+	r.Faults[0].Results[2].Strategy = Naive
+	r.sumUp(nil)
+	require.Equal(t, []string{"No order lost, none wrong, under kill: a, b."}, texts(r, "no-loss"))
+	require.Len(t, texts(r, "luck"), 1)
+	require.Empty(t, texts(made(), "luck"))
+}

@@ -131,7 +131,7 @@ func (r *Report) Highlights() (lines []string) {
 	}
 	for _, f := range r.Findings {
 		switch f.Kind {
-		case "loss", "wrong", "no-loss", "unsettled", "not-judged", "few-rounds":
+		case "loss", "wrong", "no-loss", "unsettled", "not-judged", "few-rounds", "luck":
 			lines = append(lines, f.Text)
 		}
 	}
