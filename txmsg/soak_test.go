@@ -115,7 +115,9 @@ func TestSoakStartAndStop(t *testing.T) {
 	n := w.node(t, nodeOptions{})
 	cfg := n.cfg
 	cfg.NameServers, cfg.Logger, cfg.Registerer = []string{b.Addr()}, nil, nil
-	// A stopped client keeps its timers for up to 30 s, and one goroutine for ever.
+	// A stopped client keeps its timers for up to 30 s, and one goroutine for ever. It never closes its connection to the
+	// name server (nameSrvClient in its internal/namesrv.go), so that stays until the other end finds it idle: after 3
+	// minutes in this broker, which is in the heap too, with 32 KiB for each.
 	const perClient = 192 << 10
 	soak(t, perClient, "halfbox/txmsg.", func(n int) {
 		cfg.Group = "tx-" + uuid.NewString()
