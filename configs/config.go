@@ -109,6 +109,7 @@ type Outbox struct {
 	Sink            string        `yaml:"sink" env:"SINK"`
 	Batch           int           `yaml:"batch" env:"BATCH"`
 	BatchMax        int           `yaml:"batch_max" env:"BATCH_MAX"`
+	BatchBytes      int           `yaml:"batch_bytes" env:"BATCH_BYTES"`
 	Lease           time.Duration `yaml:"lease" env:"LEASE"`
 	Claim           string        `yaml:"claim" env:"CLAIM"`
 	SendTimeout     time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
@@ -197,7 +198,7 @@ func (c Config) validateTimes() (errs []error) {
 	if c.Broker.CheckMax < 1 {
 		errs = append(errs, errors.New("broker.check_max: must be at least 1"))
 	}
-	for key, n := range map[string]int{"batch": c.Outbox.Batch, "batch_max": c.Outbox.BatchMax, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate, "max_payload": c.Outbox.MaxPayload} {
+	for key, n := range map[string]int{"batch": c.Outbox.Batch, "batch_max": c.Outbox.BatchMax, "batch_bytes": c.Outbox.BatchBytes, "max_retries": c.Outbox.MaxRetries, "drain_rate": c.Outbox.DrainRate, "max_payload": c.Outbox.MaxPayload} {
 		if n < 1 {
 			errs = append(errs, fmt.Errorf("outbox.%s: must be at least 1", key))
 		}

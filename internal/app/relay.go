@@ -33,7 +33,7 @@ func (a *App) openRelay() error {
 		claim = "" // the relay knows its dialect
 	}
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
-		DB: db, Sinks: []outbox.Sink{sink}, Ordered: a.orderedSinks(), Claim: claim, Batch: a.cfg.Outbox.Batch, BatchMax: a.cfg.Outbox.BatchMax, Lease: a.cfg.Outbox.Lease,
+		DB: db, Sinks: []outbox.Sink{sink}, Ordered: a.orderedSinks(), Claim: claim, Batch: a.cfg.Outbox.Batch, BatchMax: a.cfg.Outbox.BatchMax, BatchBytes: a.cfg.Outbox.BatchBytes, Lease: a.cfg.Outbox.Lease,
 		MaxRetries: a.cfg.Outbox.MaxRetries, BackoffBase: a.cfg.Outbox.Backoff, BackoffCap: a.cfg.Outbox.BackoffMax,
 		DrainRate: a.cfg.Outbox.DrainRate, Retention: a.cfg.Outbox.Retention,
 		SendTimeout: a.cfg.Outbox.SendTimeout, ReclaimInterval: a.cfg.Outbox.ReclaimInterval, PollMax: a.cfg.Outbox.PollMax,
