@@ -110,13 +110,14 @@ func startTime(pid int) (string, error) {
 		return "", err
 	}
 	// The second field, the name in parentheses, may hold anything. The first one after it is the state, the third of
-	// all; the start time is the 22nd.
+	// all; the number of threads is the 20th, the start time the 22nd. The first thread of a killed process can be a
+	// zombie while others still hold its files and ports.
 	_, rest, ok := strings.Cut(string(stat[max(0, strings.LastIndex(string(stat), ")")):]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
 		return "", errors.New("unreadable /proc entry")
 	}
-	if fields[0] == "Z" {
+	if fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1") {
 		return "", errors.New("it has ended")
 	}
 	return fields[19], nil

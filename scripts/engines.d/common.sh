@@ -168,7 +168,9 @@ start_time() {
   stat=${stat##*) } # the name in front may hold anything
   # shellcheck disable=SC2086
   set -- $stat
-  [ "$1" != Z ] || return 1 # dead, its parent has not noticed
+  # Dead, and its parent has not noticed. Not so while other threads than the first one are left: they still hold its
+  # files and ports.
+  [ "$1" != Z ] || [ "${18}" -gt 1 ] || return 1
   echo "${20}"
 }
 

@@ -102,6 +102,8 @@ mysql_start() {
     mv "$data.new" "$data"
   fi
   echo "CREATE DATABASE IF NOT EXISTS $mysql_schema;" >"$run/mysql/init.sql"
+  # A killed server leaves this, and a new one refuses to start while the old one's pid is known: as a zombie, for one.
+  rm -f "$data/mysql.sock.lock"
   server+=(
     --datadir="$data" --port="$port" --bind-address=127.0.0.1 --mysqlx=OFF --secure-file-priv=NULL
     --socket=mysql.sock # in the data folder: a full path may be longer than a socket's may be
