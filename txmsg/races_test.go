@@ -92,25 +92,29 @@ func TestRaceCheckBeforeTheRow(t *testing.T) {
 	})
 }
 
+// loseCommit cuts the connection at the next COMMIT once it is armed: after the database has carried it out, or before.
+func loseCommit(armed *atomic.Bool, commits bool) database.Hooks {
+	hook := func(op database.Op, _ string) error {
+		if op == database.OpCommit && armed.CompareAndSwap(true, false) {
+			return errors.New("injected: connection lost")
+		}
+		return nil
+	}
+	if commits {
+		return database.Hooks{After: hook}
+	}
+	return database.Hooks{Before: hook}
+}
+
 // COMMIT's answer was lost, so the broker was told UNKNOWN and asks after the local transaction: the table decides.
 func TestRaceCheckAfter(t *testing.T) {
 	t.Parallel()
-	lost := errors.New("injected: connection lost")
 	for name, commits := range map[string]bool{"it did commit": true, "it did not": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onWorlds(t, func(t *testing.T, w world) {
 				var armed atomic.Bool
-				hook := func(op database.Op, _ string) error {
-					if op == database.OpCommit && armed.CompareAndSwap(true, false) {
-						return lost
-					}
-					return nil
-				}
-				hooks := database.Hooks{Before: hook}
-				if commits {
-					hooks = database.Hooks{After: hook}
-				}
+				hooks := loseCommit(&armed, commits)
 				n := w.node(t, nodeOptions{hooks: hooks})
 				n.awaitReady(t)
 				armed.Store(true)
@@ -142,22 +146,12 @@ func TestRaceCheckAfter(t *testing.T) {
 // the other in the middle says UNKNOWN.
 func TestRaceTwoInstances(t *testing.T) {
 	t.Parallel()
-	lost := errors.New("injected: connection lost")
 	for name, commits := range map[string]bool{"committed": true, "not committed": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onWorlds(t, func(t *testing.T, w world) {
 				var armed atomic.Bool
-				hook := func(op database.Op, _ string) error {
-					if op == database.OpCommit && armed.CompareAndSwap(true, false) {
-						return lost
-					}
-					return nil
-				}
-				hooks := database.Hooks{Before: hook}
-				if commits {
-					hooks = database.Hooks{After: hook}
-				}
+				hooks := loseCommit(&armed, commits)
 				// Whichever the broker asks, the other is asked with it.
 				var instances []*node
 				both := func(h checkback.Half) (checkback.Answer, bool) {
