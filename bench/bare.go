@@ -10,7 +10,6 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
-	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/outbox"
 )
 
@@ -29,11 +28,7 @@ const bareInsert = `INSERT INTO t_event_record (msg_id, sink, event_type, biz_no
  VALUES (?, 'bench', ?, ?, 'outbox', ?, 1, ?, ?, ?, '{}', 'WAIT', 0, 0, UTC_TIMESTAMP(6), ?)`
 
 func (b *bare) publish(ctx context.Context, o order) error {
-	at, err := halfbox.NewAttempt(halfbox.DeliveryOutbox)
-	if err != nil {
-		return err
-	}
-	body, err := halfbox.Encode(o.event, at.MsgID)
+	at, body, err := o.attempt()
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,15 @@ func newOrder() (order, error) {
 	}}, nil
 }
 
+// attempt encodes the order's event for a new attempt, for a peer that brings no writer of its own kind.
+func (o order) attempt() (at halfbox.Attempt, body []byte, err error) {
+	if at, err = halfbox.NewAttempt(halfbox.DeliveryOutbox); err != nil {
+		return at, nil, err
+	}
+	body, err = halfbox.Encode(o.event, at.MsgID)
+	return at, body, err
+}
+
 const (
 	createOrders = `CREATE TABLE t_bench_order (
  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, order_no VARCHAR(64) NOT NULL, user_id BIGINT NOT NULL,

@@ -11,8 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
-
-	"github.com/halfbox/halfbox"
 )
 
 // mill is watermill's forwarder: events go into watermill-sql's table within the order's transaction, and from there
@@ -58,11 +56,7 @@ func (m *mill) subscriber() (*sql.Subscriber, error) {
 }
 
 func (m *mill) publish(ctx context.Context, o order) error {
-	at, err := halfbox.NewAttempt(halfbox.DeliveryOutbox)
-	if err != nil {
-		return err
-	}
-	body, err := halfbox.Encode(o.event, at.MsgID)
+	at, body, err := o.attempt()
 	if err != nil {
 		return err
 	}
