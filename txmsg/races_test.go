@@ -257,12 +257,7 @@ func TestSuccessorIsAskedRightAfterReady(t *testing.T) {
 	onWorlds(t, func(t *testing.T, w world) {
 		var armed atomic.Bool
 		silent := func(checkback.Half) (checkback.Answer, bool) { return checkback.Unknown, true }
-		dead := w.node(t, nodeOptions{checker: silent, hooks: database.Hooks{After: func(op database.Op, _ string) error {
-			if op == database.OpCommit && armed.CompareAndSwap(true, false) {
-				return errors.New("injected: connection lost")
-			}
-			return nil
-		}}})
+		dead := w.node(t, nodeOptions{checker: silent, hooks: loseCommit(&armed, true)})
 		armed.Store(true)
 		_, _, err := dead.service(t).Create(t.Context(), request)
 		require.ErrorIs(t, err, halfbox.ErrUnknown)
