@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"container/heap"
 	"encoding/binary"
 	"fmt"
@@ -38,12 +39,16 @@ func newHalves(m *metrics) *halves {
 	return &halves{open: make(map[int64]*openHalf), metrics: m}
 }
 
+// dueHeap orders halves of one due time as they are stored: RocketMQ reads them
+// from a queue, so that is the order of its checks and of what it gives up.
 type dueHeap []openHalf
 
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)        { *h = append(*h, x.(openHalf)) }
+func (h dueHeap) Len() int { return len(h) }
+func (h dueHeap) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].due, h[j].due), cmp.Compare(h[i].physical, h[j].physical)) < 0
+}
+func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *dueHeap) Push(x any)   { *h = append(*h, x.(openHalf)) }
 func (h *dueHeap) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
