@@ -46,6 +46,7 @@ func (h *relayed) relay(out *output) (func(context.Context) error, error) {
 	r, err := outbox.NewRelay(outbox.RelayConfig{
 		DB: h.db, Sinks: []outbox.Sink{watched{Sink: sink, out: out}}, Batch: h.batch, Lease: h.patience,
 		SendTimeout: min(5*time.Second, h.patience/3), ReclaimInterval: time.Second,
+		DrainRate: 1_000_000, // a backlog is drained as fast as the others drain theirs
 	})
 	if err != nil {
 		return nil, err

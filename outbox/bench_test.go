@@ -52,7 +52,7 @@ func BenchmarkDrain(b *testing.B) {
 						b.Fatal(err)
 					}
 					fill(b, db)
-					r := newTestRelay(b, RelayConfig{DB: db, Sinks: []Sink{newFakeSink(nil)}, Claim: mode, Batch: batch, BatchMax: -1})
+					r := caughtUp(newTestRelay(b, RelayConfig{DB: db, Sinks: []Sink{newFakeSink(nil)}, Claim: mode, Batch: batch, BatchMax: -1}))
 					again := func() { // 20,000 of the records that are done wait once more
 						err := db.Write.Exec("UPDATE t_event_record SET status = 'WAIT' WHERE id <= (SELECT m FROM (SELECT MIN(id) + 20000 AS m FROM t_event_record) x)").Error
 						if err != nil {

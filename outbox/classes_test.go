@@ -77,12 +77,23 @@ func TestPace(t *testing.T) {
 	p.spend(now, 1000)
 	require.Zero(t, p.wait(now))
 	require.Equal(t, 20, p.limit(20))
+	require.False(t, p.freshTurn(now))
 	p.start(now)
-	require.Equal(t, 10, p.limit(20))
+	require.Equal(t, 2, p.limit(20))
+	require.False(t, p.freshTurn(now), "the backlog begins")
 	p.spend(now, 10)
 	require.Equal(t, 100*time.Millisecond, p.wait(now))
-	p.spend(now.Add(time.Second), 10) // idle time is not saved up
-	require.Equal(t, 100*time.Millisecond, p.wait(now.Add(time.Second)))
+	require.True(t, p.freshTurn(now))
+	require.True(t, p.freshTurn(now.Add(99*time.Millisecond)), "the backlog has to wait")
+	now = now.Add(time.Second)
+	require.False(t, p.freshTurn(now))
+	p.spend(now, 10) // idle time is not saved up
+	require.Equal(t, 100*time.Millisecond, p.wait(now))
+	now = now.Add(100 * time.Millisecond)
+	require.True(t, p.freshTurn(now), "in turns")
+	require.False(t, p.freshTurn(now), "in turns")
+	p.look = now.Add(time.Second)
+	require.False(t, p.freshTurn(now), "there was nothing just now")
 	p.stop()
 	require.Zero(t, p.wait(now))
 	slow := pace{perSecond: 1, active: true}
@@ -255,7 +266,7 @@ func TestOutageLeavesNoDeadLetters(t *testing.T) {
 			down = false
 			eventually(t, func() bool { mustOnce(t, r); return countStatus(t, db, StatusSuccess) == 30 }, name)
 			require.Zero(t, totalMisses(r))
-			mustOnce(t, r)
+			untilIdle(t, r)
 			require.False(t, r.loops[0].pace.active, "the drain ends with the backlog")
 		}
 	})
@@ -443,32 +454,40 @@ func TestAnswerLost(t *testing.T) {
 	})
 }
 
+// TestPacedDrain: what waited while the sink was away, or while no relay ran, is sent at the limited rate.
 func TestPacedDrain(t *testing.T) {
 	t.Parallel()
-	e := newSQLite(t)
-	db := e.db(t)
-	write(t, db, "A", 60)
-	down := true
-	var at []time.Time
-	sink := newFakeSink(nil)
-	sink.answer = func(_ context.Context, batch []Record) error {
-		if down {
-			return Unreachable(errors.New("down"))
-		}
-		for range batch {
-			at = append(at, time.Now())
-		}
-		return nil
-	}
-	cfg := testConfig(t, db, sink)
-	cfg.DrainRate = 200
-	r := newTestRelay(t, cfg)
-	mustOnce(t, r)
-	down = false
-	eventually(t, func() bool { sleep(t.Context(), mustOnce(t, r).pause); return countStatus(t, db, StatusSuccess) == 60 }, "")
-	require.Greater(t, at[59].Sub(at[0]), 200*time.Millisecond, "60 events at 200/s, bursts of 20 at most")
-	for i := 30; i < 60; i++ {
-		require.Greater(t, at[i].Sub(at[i-30]), 40*time.Millisecond, "no spike")
+	for _, away := range []string{"sink", "relay"} {
+		t.Run(away, func(t *testing.T) {
+			t.Parallel()
+			e := newSQLite(t)
+			db := e.db(t)
+			write(t, db, "A", 60)
+			down := away == "sink"
+			var at []time.Time
+			sink := newFakeSink(nil)
+			sink.answer = func(_ context.Context, batch []Record) error {
+				if down {
+					return Unreachable(errors.New("down"))
+				}
+				for range batch {
+					at = append(at, time.Now())
+				}
+				return nil
+			}
+			cfg := testConfig(t, db, sink)
+			cfg.DrainRate = 200
+			r := newTestRelay(t, cfg)
+			if down {
+				mustOnce(t, r)
+				down = false
+			}
+			eventually(t, func() bool { sleep(t.Context(), mustOnce(t, r).pause); return countStatus(t, db, StatusSuccess) == 60 }, "")
+			require.Greater(t, at[59].Sub(at[0]), 270*time.Millisecond, "60 events at 200/s, bursts of 4 at most")
+			for i := 30; i < 60; i++ {
+				require.Greater(t, at[i].Sub(at[i-30]), 120*time.Millisecond, "no spike")
+			}
+		})
 	}
 }
 
@@ -490,8 +509,9 @@ func TestDrainLetsFreshEventsPass(t *testing.T) {
 			}
 			r := newTestRelay(t, cfg)
 			l := r.loops[0]
-			next := func() { l.pace.next = time.Time{}; mustOnce(t, r) } // the rate is the matter of another test
-			l.pace.start(time.Now())
+			next := func() { l.pace.next, l.pace.look = time.Time{}, time.Time{}; mustOnce(t, r) } // the rate is the matter of another test
+			next()
+			pastSince(t, r)
 			for i := range 5 {
 				write(t, db, fmt.Sprintf("NEW%d-", i), 2)
 				next()
@@ -504,5 +524,42 @@ func TestDrainLetsFreshEventsPass(t *testing.T) {
 			require.GreaterOrEqual(t, sink.count()["OLD0"], 1, "the backlog goes on from its old end")
 			require.GreaterOrEqual(t, sink.count()["OLD19"], 1)
 		}
+	})
+}
+
+// pastSince waits until the database's clock has left the moment in which the drain began: SQLite's counts milliseconds.
+func pastSince(t *testing.T, r *Relay) {
+	t.Helper()
+	eventually(t, func() bool {
+		now, err := r.store.clock(t.Context())
+		require.NoError(t, err)
+		return now > r.loops[0].pace.since
+	}, "the clock stands still")
+}
+
+// TestDrainKeepsUpWithFreshEvents although there are more of them than the rate of the drain allows.
+func TestDrainKeepsUpWithFreshEvents(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		write(t, db, "OLD", 30)
+		sink := newFakeSink(nil)
+		cfg := testConfig(t, db, sink)
+		cfg.Claim, cfg.Batch, cfg.DrainRate = mode, 10, 1
+		r := newTestRelay(t, cfg)
+		require.Equal(t, 1, mustOnce(t, r).claimed)
+		pastSince(t, r)
+		for i := range 5 {
+			write(t, db, fmt.Sprintf("NEW%d-", i), 20)
+			for range 2 {
+				require.Equal(t, 10, mustOnce(t, r).claimed)
+			}
+			res := mustOnce(t, r)
+			require.Zero(t, res.claimed)
+			require.Positive(t, res.pause, "the backlog waits for its time")
+			require.True(t, res.fresh, "and a nudge ends the pause")
+		}
+		require.Equal(t, 101, countStatus(t, db, StatusSuccess))
+		require.Equal(t, 29, countStatus(t, db, StatusWait))
 	})
 }

@@ -61,7 +61,6 @@ func TestManyWritersLoseNothing(t *testing.T) {
 		for i, s := range sinks {
 			cfg := testConfig(t, e.db(t), s)
 			cfg.Instance = fmt.Sprint("relay", i)
-			cfg.Lease = 10 * time.Second
 			r := newTestRelay(t, cfg)
 			nudge = r.Nudge
 			start(t, r)

@@ -76,8 +76,9 @@ type RelayConfig struct {
 	TimeoutWindow time.Duration
 	// Breaker tunes the breaker of each sink.
 	Breaker BreakerConfig
-	// DrainRate is the largest number of events per second and sink that this relay sends after an outage of the sink, until
-	// its backlog is drained; several relays send as many times that. Defaults to 1000.
+	// DrainRate is the largest number of events per second and sink that this relay sends of what waited while the sink or
+	// the relay itself was away, until that backlog is drained; several relays send as many times that. What becomes due
+	// since is sent besides, as it comes. Defaults to 1000.
 	DrainRate int
 	// Retention is how long a record is kept after it was made and sent; then it is deleted. 0 keeps it for ever. Dead
 	// letters are never deleted by age.

@@ -51,7 +51,7 @@
 //
 //	refused       split into single sends; a single one that is refused is a dead letter at once
 //	unreachable   put off; the breaker opens, nothing is claimed for the sink until a probe gets through; then the
-//	              backlog is drained at a limited rate, every other batch from its newest end
+//	              backlog is drained at a limited rate, and what is written meanwhile passes it
 //	timeout       split into single sends; a single one counts as unreachable unless another event succeeded at
 //	              about the same time. Where nothing else can tell, because no other event is due or too many
 //	              different ones have timed out, the sink is probed: if it answers, the event spends a retry

@@ -64,10 +64,12 @@ func explainEveryStatement(t *testing.T, db *database.DB) {
 	now, list, off := time.Now().UTC(), []int64{100001, 100002, 100003}, db.Dialect.Offset(time.Minute)
 	due, dueArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlDue, sqlDueThese)
 	avoid, avoidArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, avoid: list}, sqlDue, sqlDueThese)
-	newest, newestArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, newest: true}, sqlDue, sqlDueThese)
+	clock, err := s.clock(t.Context())
+	require.NoError(t, err)
+	since, sinceArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, since: clock, avoid: list}, sqlDue, sqlDueThese)
 	page, pageArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20, avoid: list}, cursor{}, 50)
 	after, afterArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20}, cursor{"2020-01-01 00:00:00.000", 1}, 50)
-	last20, last20Args := s.duePageSQL(claimRequest{sink: "main", limit: 20, newest: true}, cursor{}, 20)
+	last20, last20Args := s.duePageSQL(claimRequest{sink: "main", limit: 20, since: clock, newest: true}, cursor{}, 20)
 	one, oneArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlDue, sqlDueThese)
 	type statement struct {
 		sql   string
@@ -77,7 +79,7 @@ func explainEveryStatement(t *testing.T, db *database.DB) {
 	statements := map[string]statement{
 		"due":              {due, dueArgs, "idx_status_next_retry"},
 		"due, avoid":       {avoid, avoidArgs, "idx_status_next_retry"},
-		"due, newest":      {newest, newestArgs, "idx_status_next_retry"},
+		"due, since":       {since, sinceArgs, "idx_status_next_retry"},
 		"due page":         {page, pageArgs, "idx_status_next_retry"},
 		"due page, after":  {after, afterArgs, "idx_status_next_retry"},
 		"due page, newest": {last20, last20Args, "idx_status_next_retry"},

@@ -196,11 +196,11 @@ type probedSink struct{ *fakeSink }
 
 func (s probedSink) Probe(ctx context.Context) error { return s.probe(ctx) }
 
-// testConfig is a relay with everything short.
+// testConfig is a relay whose pauses are short. Its limits are not: a busy machine shall not reach them.
 func testConfig(t testing.TB, db *database.DB, sinks ...Sink) RelayConfig {
 	t.Helper()
 	return RelayConfig{
-		DB: db, Sinks: sinks, BatchMax: -1, Lease: 3 * time.Second, SendTimeout: time.Second, StatementTimeout: time.Second,
+		DB: db, Sinks: sinks, BatchMax: -1, Lease: time.Minute, SendTimeout: 20 * time.Second, StatementTimeout: 20 * time.Second,
 		ReclaimInterval: 50 * time.Millisecond, BackoffBase: 5 * time.Millisecond, PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond,
 		Breaker: BreakerConfig{OpenMin: 10 * time.Millisecond, OpenMax: 50 * time.Millisecond}, DrainRate: 10000,
 		StatsInterval: 20 * time.Millisecond, Instance: "test", Logger: zap.NewNop(),
@@ -211,6 +211,14 @@ func newTestRelay(t testing.TB, cfg RelayConfig) *Relay {
 	t.Helper()
 	r, err := NewRelay(cfg)
 	require.NoError(t, err)
+	return r
+}
+
+// caughtUp makes r a relay that was never away, so that each round is a batch of what is due.
+func caughtUp(r *Relay) *Relay {
+	for _, l := range r.loops {
+		l.pace.stop()
+	}
 	return r
 }
 

@@ -284,7 +284,7 @@ func TestDoubtfulClaimIsGivenBack(t *testing.T) {
 			}}})
 			cfg := testConfig(t, db, newFakeSink(nil))
 			cfg.Claim, cfg.Lease = mode, time.Hour
-			r := newTestRelay(t, cfg)
+			r := caughtUp(newTestRelay(t, cfg))
 			loseClaim := func() {
 				armed = true
 				_, err := once(t, r)

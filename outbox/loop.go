@@ -39,6 +39,7 @@ func newLoop(cfg RelayConfig, s store, m *relayMetrics, sink Sink) *loop {
 		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1), batch: cfg.Batch,
 		breaker: breaker{cfg: cfg.Breaker}, pace: pace{perSecond: cfg.DrainRate},
 	}
+	l.pace.start(time.Now()) // this relay was away
 	if policy, ok := cfg.Ordered[l.name]; ok {
 		l.order = newOrder(policy)
 	}
@@ -63,6 +64,8 @@ func (l *loop) run(soft, hard context.Context) {
 		switch {
 		case err != nil:
 			sleep(soft, min(l.cfg.PollMin<<min(errs, 10), 5*l.cfg.PollMax))
+		case res.pause > 0 && res.fresh:
+			l.idle(soft, min(res.pause, idle.next(res.claimed > 0)))
 		case res.pause > 0:
 			sleep(soft, res.pause)
 		case res.more:
@@ -91,6 +94,7 @@ type roundResult struct {
 	claimed int
 	more    bool          // more records may be due
 	pause   time.Duration // the sink is not to be used before, whatever is due
+	fresh   bool          // the pause is for the backlog alone
 }
 
 // runOnce claims one batch and relays it.
@@ -104,47 +108,112 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	if state == breakerOpen {
 		return roundResult{pause: l.breaker.openUntil.Sub(now)}, nil
 	}
-	if wait := l.pace.wait(now); wait > 0 {
-		return roundResult{pause: wait}, nil
+	t, err := l.nextTurn(hard, now, state == breakerHalfOpen)
+	if err != nil {
+		return roundResult{}, err
 	}
-	probe := state == breakerHalfOpen
-	c, alone, err := l.claim(hard, probe)
+	c, alone, err := l.claim(hard, t)
 	if err != nil {
 		if time.Since(now) > l.cfg.StatementTimeout/2 { // perhaps too large for its time: not again as it is
 			l.batch = max(1, l.batch/2)
 		}
 		return roundResult{}, err
 	}
-	if !c.full && !probe {
-		l.pace.stop()
+	if t.backlog() {
+		l.drain(now, c)
 	}
 	if len(c.rows) == 0 {
-		return l.lostRace(c), nil
+		return l.nothing(t, c), nil
 	}
-	l.pace.spend(now, len(c.rows))
 	suspect := l.suspects.has(c.rows[0].id)
 	l.cfg.Hooks.AfterClaim()
-	l.grow(c)
-	err = l.deliver(soft, hard, c, probe, alone)
+	l.grow(t, c)
+	err = l.deliver(soft, hard, c, t.probe, alone)
 	l.suspectsTurn = !suspect && l.lastSuccess.After(now)
 	res := roundResult{claimed: len(c.rows), more: c.full}
+	if t.fresh && !c.full {
+		res = l.untilBurst(res)
+	}
 	if l.breaker.failures > 0 { // a failure below the breaker's limit: not again at once
-		res.pause = l.cfg.PollMin
+		res.pause, res.fresh = l.cfg.PollMin, false
 	}
 	return res, err
 }
 
+// turn is what a round is for.
+type turn struct {
+	limit int
+	probe bool // one record, to see whether the sink is back
+	fresh bool // what became due since the drain of a backlog began
+}
+
+// backlog reports whether the oldest records are taken, whatever they are.
+func (t turn) backlog() bool { return !t.probe && !t.fresh }
+
+// nextTurn is the turn of a round that begins at now.
+func (l *loop) nextTurn(ctx context.Context, now time.Time, probe bool) (turn, error) {
+	if probe {
+		return turn{limit: 1, probe: true}, nil
+	}
+	if l.pace.active && l.pace.since == "" {
+		ctx, cancel := context.WithTimeout(ctx, l.cfg.StatementTimeout)
+		defer cancel()
+		since, err := l.store.clock(ctx)
+		if err != nil {
+			return turn{}, err
+		}
+		l.pace.since = since
+	}
+	if l.pace.freshTurn(now) {
+		return turn{limit: l.batch, fresh: true}, nil
+	}
+	return turn{limit: l.pace.limit(l.batch)}, nil
+}
+
+// drain accounts for a claim from the old end, and ends the drain with the backlog.
+func (l *loop) drain(now time.Time, c claim) {
+	switch {
+	case !l.pace.active:
+	case !c.full:
+		if l.pace.draining {
+			l.log.Info("the backlog is drained")
+		}
+		l.pace.stop()
+	default:
+		if !l.pace.draining {
+			l.pace.draining = true
+			l.log.Info("draining a backlog, new events pass it", zap.Int("events_per_second", l.cfg.DrainRate))
+		}
+		l.pace.spend(now, len(c.rows))
+	}
+}
+
 // grow makes the next batch larger if this one was full: with a backlog, statements and sends are what costs.
-func (l *loop) grow(c claim) {
-	if c.cut {
+func (l *loop) grow(t turn, c claim) {
+	switch {
+	case c.cut:
 		l.batch = len(c.rows) // what is beyond it was read in vain
-		return
-	}
-	if c.full && len(c.rows) >= l.batch/2 {
+	case c.full && len(c.rows) >= t.limit/2:
 		l.batch = min(2*l.batch, l.cfg.BatchMax)
-		return
+	case !t.fresh: // that there is little of it says nothing about the backlog
+		l.batch = l.cfg.Batch
 	}
-	l.batch = l.cfg.Batch
+}
+
+// nothing is the result of a claim without rows.
+func (l *loop) nothing(t turn, c claim) roundResult {
+	if t.fresh {
+		return l.untilBurst(roundResult{})
+	}
+	return l.lostRace(c)
+}
+
+// untilBurst is the result of a round after which nothing but the backlog is due.
+func (l *loop) untilBurst(res roundResult) roundResult {
+	now := time.Now()
+	l.pace.look, res.pause = now.Add(l.cfg.PollMin), l.pace.wait(now)
+	res.more, res.fresh = res.pause == 0, res.pause > 0
+	return res
 }
 
 // lostRace is the result of a claim without rows. If there were candidates, another relay took them all; going on
@@ -156,27 +225,27 @@ func (l *loop) lostRace(c claim) roundResult {
 	return roundResult{pause: time.Millisecond + rand.N(3*time.Millisecond)}
 }
 
-// claim takes the next batch; a probe takes one record. Suspects come one at a time: in their turn, and when nothing
-// else is due. alone is true if no other record is due; a probe does not count suspects.
-func (l *loop) claim(ctx context.Context, probe bool) (c claim, alone bool, err error) {
+// claim takes the next batch. Suspects come one at a time: in their turn, and when nothing else is due. alone is true if
+// no other record is due; a probe does not count suspects.
+func (l *loop) claim(ctx context.Context, t turn) (c claim, alone bool, err error) {
 	began := time.Now()
 	defer func() { l.metrics.claimSeconds.Observe(time.Since(began).Seconds()) }()
-	if !probe && l.suspectsTurn {
+	if t.fresh {
+		c, err = l.take(ctx, claimRequest{limit: t.limit, avoid: sorted(l.suspects.ids), since: l.pace.since})
+		return c, false, err
+	}
+	if !t.probe && l.suspectsTurn {
 		l.suspectsTurn = false
 		if c, err = l.claimSuspect(ctx); err != nil || len(c.rows) > 0 {
 			return c, false, err
 		}
 	}
-	limit := l.pace.limit(l.batch)
-	if probe {
-		limit = 1
-	}
-	c, err = l.take(ctx, claimRequest{limit: limit, avoid: sorted(l.suspects.ids), newest: !probe && l.pace.freshTurn()})
+	c, err = l.take(ctx, claimRequest{limit: t.limit, avoid: sorted(l.suspects.ids)})
 	if err != nil || c.found > 0 || l.suspects.len() == 0 {
-		return c, !probe && c.found == 1 && !c.full && l.suspects.len() == 0, err
+		return c, !t.probe && c.found == 1 && !c.full && l.suspects.len() == 0, err
 	}
 	c, err = l.claimSuspect(ctx)
-	return c, probe || l.suspects.len() == 1, err
+	return c, t.probe || l.suspects.len() == 1, err
 }
 
 // claimSuspect takes the suspect that has been one for longest. One that cannot be had was sent or taken by another

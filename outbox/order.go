@@ -99,7 +99,7 @@ func (o *order) done(rows []row) {
 // find returns due records that are the first of their keys, at most q.limit and one of each key, in the order in which
 // they are to be claimed. full is true when more may be due.
 func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keyed, full bool, err error) {
-	if q.newest {
+	if q.since != "" {
 		return o.findNewest(ctx, s, q)
 	}
 	if o.after == (cursor{}) {

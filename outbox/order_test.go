@@ -167,7 +167,7 @@ func TestHotKeyHoldsUpNoOther(t *testing.T) {
 			writeVersions(t, db, fmt.Sprint("K", i), 1, 1)
 		}
 		sink := newFakeSink(nil)
-		r := orderedRelay(t, db, mode, HeadOfLineBlock, sink)
+		r := caughtUp(orderedRelay(t, db, mode, HeadOfLineBlock, sink))
 		claims := 0
 		for len(sink.count()) < others+1 {
 			mustOnce(t, r)
@@ -205,7 +205,7 @@ func TestBlockedKeyHoldsUpNoOther(t *testing.T) {
 		writeVersions(t, db, "HELD", 1, 2500)
 		require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL' WHERE aggregate_version = 1").Error)
 		sink := newFakeSink(nil)
-		r := orderedRelay(t, db, mode, HeadOfLineBlock, sink)
+		r := caughtUp(orderedRelay(t, db, mode, HeadOfLineBlock, sink))
 		o := r.loops[0].order
 		sent := 0
 		fresh := func() {
@@ -356,7 +356,6 @@ func TestOrderedDrainIsPacedToItsEnd(t *testing.T) {
 		}
 		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil))
 		l := r.loops[0]
-		l.pace.start(time.Now())
 		for rounds := 0; countStatus(t, db, StatusWait) > 0; rounds++ {
 			require.True(t, l.pace.active || countStatus(t, db, StatusWait) < l.cfg.Batch, "%d are left", countStatus(t, db, StatusWait))
 			require.Less(t, rounds, 100)

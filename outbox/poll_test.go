@@ -90,7 +90,7 @@ func TestLostRaceIsFollowedByAShortPause(t *testing.T) {
 		}}})
 		cfg := testConfig(t, db, newFakeSink(nil))
 		cfg.Claim, cfg.Batch = ClaimConditionalUpdate, 2
-		r := newTestRelay(t, cfg)
+		r := caughtUp(newTestRelay(t, cfg))
 		res := mustOnce(t, r)
 		require.Zero(t, res.claimed)
 		require.GreaterOrEqual(t, res.pause, time.Millisecond)

@@ -17,6 +17,7 @@ func TestOneSinkDownDoesNotSlowAnother(t *testing.T) {
 	hangs := newFakeSink(func(ctx context.Context, _ []Record) error { <-ctx.Done(); return ctx.Err() })
 	hangs.name = "hangs"
 	cfg := testConfig(t, db, newFakeSink(nil), hangs)
+	cfg.SendTimeout = time.Second
 	r := newTestRelay(t, cfg)
 	w := newTestWriter(t, db, func(c *WriterConfig) { c.Sink = "hangs" })
 	_, err := w.PublishInTx(t.Context(), event("H"), insertLocal)

@@ -182,7 +182,7 @@ func TestStatementsOfAnOrderedSink(t *testing.T) {
 		rec := &recorder{}
 		db := e.open(t, database.Options{Hooks: rec.hooks()})
 		write(t, e.db(t), "A", 50)
-		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil), func(c *RelayConfig) { c.Batch = 50 })
+		r := caughtUp(orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil), func(c *RelayConfig) { c.Batch = 50 }))
 		rec.reset()
 		require.Equal(t, 50, mustOnce(t, r).claimed)
 		statements := slices.DeleteFunc(rec.all(), func(s string) bool { return s == "begin" || s == "commit" })
@@ -200,7 +200,7 @@ func TestStatementsPerRelayedEvent(t *testing.T) {
 		write(t, e.db(t), "A", 50)
 		cfg := testConfig(t, db, newFakeSink(nil))
 		cfg.Claim, cfg.Batch = mode, 50
-		r := newTestRelay(t, cfg)
+		r := caughtUp(newTestRelay(t, cfg))
 		rec.reset()
 		require.Equal(t, 50, mustOnce(t, r).claimed)
 		want := []string{"query SELECT t_event_record", "exec UPDATE t_event_record", "query SELECT t_event_record", "exec UPDATE t_event_record"}

@@ -38,14 +38,16 @@ const (
 
 	sqlColumns = `id, msg_id, event_type, biz_no, destination, partition_key, aggregate_version, payload, headers, retry_count, reclaim_count`
 
-	// sqlDue finds what may be claimed, in the order of idx_status_next_retry. {avoid} is empty or leaves ids out.
+	// sqlDue finds what may be claimed, in the order of idx_status_next_retry. {since} and {avoid} are empty or leave
+	// records out.
 	sqlDue = `SELECT id, reclaim_count FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time{newest}, id{newest} LIMIT ?`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{avoid} ORDER BY next_retry_time, id LIMIT ?`
 
 	// sqlLockDue is sqlDue with the rows locked and read whole; rows that another claim has locked are passed over.
 	sqlLockDue = `SELECT ` + sqlColumns + ` FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{avoid} ORDER BY next_retry_time{newest}, id{newest} LIMIT ? FOR UPDATE SKIP LOCKED`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{avoid} ORDER BY next_retry_time, id LIMIT ? FOR UPDATE SKIP LOCKED`
 
+	sqlSince = ` AND next_retry_time > ?`
 	sqlAvoid = ` AND id NOT IN ?`
 
 	// sqlDueThese and sqlLockDueThese are the same for certain records.
@@ -112,17 +114,17 @@ type store struct {
 
 func newStore(db *database.DB) store {
 	byID, byIndex, forUpdate := "NOT INDEXED", "INDEXED BY %s", "" // SQLite finds rows by their id without an index
-	dueText := "'@' || next_retry_time"                            // its driver makes a time of whatever looks like one
+	asText := "'@' || %s"                                          // its driver makes a time of whatever looks like one
 	remove := "DELETE FROM t_event_record "
 	if db.Dialect == database.MySQL {
 		byID, byIndex, forUpdate = "FORCE INDEX (PRIMARY)", "FORCE INDEX (%s)", " FOR UPDATE"
-		dueText = "CONCAT('@', next_retry_time)"
+		asText = "CONCAT('@', %s)"
 		remove = "DELETE t_event_record FROM t_event_record " // the form that takes a hint
 	}
 	return store{db: db, dialect: strings.NewReplacer(
 		"{now}", db.Dialect.Now(), "{now+}", db.Dialect.NowPlus(), "{age}", ageMicros(db.Dialect), "{overdue}", overdueMicros(db.Dialect),
 		"{by id}", byID, "{by due}", fmt.Sprintf(byIndex, "idx_status_next_retry"),
-		"{due text}", dueText,
+		"{due text}", fmt.Sprintf(asText, "next_retry_time"), "{now text}", fmt.Sprintf(asText, db.Dialect.Now()),
 		"{by key}", fmt.Sprintf(byIndex, "idx_key_version"), "{by biz}", fmt.Sprintf(byIndex, "uk_biz_event_sink"),
 		"{by msg}", fmt.Sprintf(byIndex, "uk_msg_sink"), "{for update}", forUpdate, "{delete by id}", remove+byID,
 	)}
@@ -210,15 +212,26 @@ func (s store) dueSQL(q claimRequest, many, these string) (string, []any) {
 	if len(q.only) > 0 {
 		return s.dialect.Replace(these), []any{sorted(q.only), q.sink}
 	}
-	args, avoid, newest := []any{q.sink}, "", ""
+	args, since, avoid := []any{q.sink}, "", ""
+	if q.since != "" {
+		args, since = append(args, q.since), sqlSince
+	}
 	if len(q.avoid) > 0 {
 		args, avoid = append(args, q.avoid), sqlAvoid
 	}
-	if q.newest {
-		newest = " DESC"
-	}
-	query := strings.NewReplacer("{avoid}", avoid, "{newest}", newest).Replace(many)
+	query := strings.NewReplacer("{since}", since, "{avoid}", avoid).Replace(many)
 	return s.dialect.Replace(query), append(args, q.limit)
+}
+
+// clock is the database's time, as it writes next_retry_time.
+func (s store) clock(ctx context.Context) (string, error) {
+	read, err := collect(s.db.Read.WithContext(ctx).Raw(s.dialect.Replace("SELECT {now text}")), func(rs *sql.Rows) (now string, err error) {
+		return now, rs.Scan(&now)
+	})
+	if err != nil {
+		return "", fmt.Errorf("ask for the time: %w", err)
+	}
+	return strings.TrimPrefix(read[0], "@"), nil
 }
 
 func (s store) claim(db *gorm.DB, owner, sink string, ids []int64, lease time.Duration) (int64, error) {

@@ -171,7 +171,7 @@ func TestSuspectsAreTriedInTurn(t *testing.T) {
 		sink := newFakeSink(nil)
 		cfg := testConfig(t, db, sink)
 		cfg.Claim, cfg.Batch = mode, 10
-		r := newTestRelay(t, cfg)
+		r := caughtUp(newTestRelay(t, cfg))
 		for _, row := range entries(t, db)[:3] {
 			r.loops[0].suspects.add(row.ID)
 		}
@@ -252,7 +252,9 @@ func TestAloneMeansThatNoOtherIsDue(t *testing.T) {
 			write(t, db, "A", 3)
 			l := newTestRelay(t, cfg).loops[0]
 			change(l)
-			c, alone, err := l.claim(t.Context(), probe)
+			turn, err := l.nextTurn(t.Context(), time.Now(), probe)
+			require.NoError(t, err)
+			c, alone, err := l.claim(t.Context(), turn)
 			require.NoError(t, err)
 			require.NotEmpty(t, c.rows)
 			return alone
