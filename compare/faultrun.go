@@ -208,8 +208,8 @@ func faultActions(ctx context.Context, p *place, f Fault) (begin, end func() err
 	return nothing, nothing
 }
 
-// settle waits until every order has its points, or until it is certain that the ones without never get them: the
-// fault is over, marker orders come through every queue, nothing waits in the outbox, and no half message can be open.
+// settle waits until orders are accepted and every one has its points, or until it is certain that the ones without never
+// get them: the fault is over, marker orders come through every queue, nothing waits in the outbox, and no half message can be open.
 // It returns why it gave up before it was certain; empty when it did not.
 func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled string, err error) {
 	sure, deadline := healed, healed.Add(settleFault)
@@ -232,7 +232,7 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 				held++
 			}
 		}
-		if held == 0 {
+		if held == 0 && len(sent) > 0 { // one at least, which tells when orders were accepted again
 			return "", r.await(ctx, p, settleRound) // the markers count, too
 		}
 		waiting, err := unsent(ctx, p)
@@ -247,6 +247,9 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 		}
 		if flowing && waiting == 0 && time.Now().After(sure) {
 			return "", nil
+		}
+		if time.Now().After(deadline) && len(sent) == 0 {
+			return fmt.Sprintf("%v after %v: no order was accepted since the fault", errNotSettled, deadline.Sub(healed)), nil
 		}
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%v after %v: %d orders without points, %d event records not sent", errNotSettled, deadline.Sub(healed), held, waiting), nil
