@@ -99,7 +99,7 @@ func TestStopWhileTheNameServerSaysNothing(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	require.NoError(t, c.Stop(ctx))
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, time.Since(began), 10*time.Second)
 	require.Error(t, c.Ready())
 	require.NoError(t, silent.Close())
 	accepting.Wait()

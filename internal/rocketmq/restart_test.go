@@ -99,7 +99,7 @@ func TestStopWhileTheBrokerIsAway(t *testing.T) {
 			<-time.After(after) // the moment is what varies; none is waited for
 			began := time.Now()
 			stop(t, c)
-			require.Less(t, time.Since(began), 5*time.Second)
+			require.Less(t, time.Since(began), 15*time.Second)
 		})
 	}
 	t.Run("for good", func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestStopWhileTheBrokerIsAway(t *testing.T) {
 		require.Eventually(t, func() bool { return c.Ready() != nil }, wait, tick)
 		began := time.Now()
 		stop(t, c)
-		require.Less(t, time.Since(began), 5*time.Second)
+		require.Less(t, time.Since(began), 15*time.Second)
 	})
 }
 

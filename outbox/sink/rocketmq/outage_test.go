@@ -40,7 +40,7 @@ func TestSilentNameServer(t *testing.T) {
 	s := newSink(t, addr)
 	began := time.Now()
 	require.ErrorIs(t, send(t, s, 50*time.Millisecond, record(1)), outbox.ErrTimeout)
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, time.Since(began), 5*time.Second)
 	require.EqualValues(t, 1, s.abandoned.Load())
 	s.abandoned.Add(maxAbandoned - 1)
 	require.ErrorIs(t, send(t, s, 50*time.Millisecond, record(2)), outbox.ErrUnreachable)

@@ -222,7 +222,7 @@ func TestAnswerLostIsATimeoutWithinTheDeadline(t *testing.T) {
 	lose.Store(true)
 	began := time.Now()
 	require.ErrorIs(t, send(t, s, 200*time.Millisecond, record(1), record(2)), outbox.ErrTimeout)
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, time.Since(began), 5*time.Second)
 }
 
 func TestConfigIsValidated(t *testing.T) {
