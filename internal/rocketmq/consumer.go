@@ -65,6 +65,8 @@ const (
 // Consumer receives messages until it is stopped. Start and Stop may be called from any goroutine.
 type Consumer struct {
 	cfg      ConsumerConfig
+	name     string          // of all its clients
+	clients  int             // how many it has made; belongs to run
 	ctx      context.Context // of the handlers; ends when Stop runs out of time
 	cancel   context.CancelFunc
 	life     context.Context // of everything else; ends with Stop
@@ -97,7 +99,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	c := &Consumer{cfg: cfg, begun: time.Now(), left: make(chan struct{}), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
+	c := &Consumer{cfg: cfg, name: InstanceName("consumer"), begun: time.Now(), left: make(chan struct{}), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.life, c.endLife = context.WithCancel(c.ctx)
 	return c, nil
@@ -210,11 +212,13 @@ func (c *Consumer) startClient() (client.PushConsumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.clients++
 	push, err := client.NewPushConsumer(
 		consumer.WithNsResolver(resolver),
 		consumer.WithCredentials(c.cfg.Credentials.client()),
 		consumer.WithGroupName(c.cfg.Group),
-		consumer.WithInstance(InstanceName("consumer")),
+		consumer.WithInstance(generation(c.name, c.clients)),
+		consumer.WithStrategy(allocate),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumeGoroutineNums(c.cfg.Concurrency),
 		consumer.WithConsumeTimeout(consumeTimeout),

@@ -2,6 +2,9 @@ package rocketmq_test
 
 import (
 	"context"
+	"encoding/json"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,8 +14,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/halfbox/halfbox/broker"
 	"github.com/halfbox/halfbox/internal/brokertest"
 	"github.com/halfbox/halfbox/internal/enginetest"
+	"github.com/halfbox/halfbox/internal/remoting"
 	"github.com/halfbox/halfbox/internal/rocketmq"
 )
 
@@ -176,4 +181,61 @@ func TestConnectionsCutAgainAndAgain(t *testing.T) {
 	require.LessOrEqual(t, restarts(logs), 1+int(time.Since(began)/(10*time.Second)))
 	last := send(t, p, "t", "x")
 	require.Eventually(t, func() bool { return in.times(last) > 0 }, wait, tick)
+}
+
+// The broker may take a consumer's former client for a member of its group for two minutes: a heartbeat that it handled
+// too late. That one's queues do not stand still meanwhile.
+func TestFormerClientGetsNoQueues(t *testing.T) {
+	t.Parallel()
+	b := brokertest.Start(t)
+	in := &inbox{}
+	const group = "points-former"
+	c := newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Group: group, Handle: in.collect})
+	joined(t, b, group, clientIP(t, b)+"@"+c.InstanceName(0))
+	c.Start()
+	p := newProducer(t, b)
+	var ids []string
+	for range 16 { // to every queue
+		ids = append(ids, send(t, p, "t", "x"))
+	}
+	require.Eventually(t, func() bool {
+		return !slices.ContainsFunc(ids, func(id string) bool { return in.times(id) == 0 })
+	}, wait, tick, "queues stand still")
+}
+
+// joined makes a client a member of a consumer group until the test ends, and returns the group's members.
+func joined(t *testing.T, b *broker.Broker, group, clientID string) []string {
+	t.Helper()
+	conn, err := remoting.Dial(t.Context(), b.Addr(), remoting.Credentials{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	body, err := json.Marshal(map[string]any{"clientID": clientID, "producerDataSet": []any{}, "consumerDataSet": []any{map[string]any{
+		"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+		"subscriptionDataSet": []any{map[string]any{"topic": topic, "subString": "*"}},
+	}}})
+	require.NoError(t, err)
+	_, err = conn.AskWithBody(t.Context(), 34, nil, body) // HEART_BEAT
+	require.NoError(t, err)
+	var members struct{ ConsumerIDList []string }
+	for len(members.ConsumerIDList) == 0 { // what comes first may be the news that the group has changed
+		a, err := conn.Ask(t.Context(), 38, map[string]string{"consumerGroup": group}) // GET_CONSUMER_LIST_BY_GROUP
+		require.NoError(t, err)
+		if len(a.Body) > 0 {
+			require.NoError(t, json.Unmarshal(a.Body, &members))
+		}
+	}
+	return members.ConsumerIDList
+}
+
+// clientIP is what the client puts before its instance name.
+func clientIP(t *testing.T, b *broker.Broker) string {
+	t.Helper()
+	const group = "points-somebody"
+	newConsumer(t, b.Addr(), rocketmq.ConsumerConfig{Group: group, Handle: (&inbox{}).collect}).Start()
+	require.NoError(t, b.WaitConsumer(t.Context(), group))
+	members := joined(t, b, group, "guest")
+	require.Len(t, members, 2)
+	ip, _, found := strings.Cut(slices.DeleteFunc(members, func(m string) bool { return m == "guest" })[0], "@")
+	require.True(t, found)
+	return ip
 }
