@@ -145,7 +145,7 @@ func (c *Consumer) run() {
 }
 
 // connect tries until a client has started. It returns nil when Stop came first.
-func (c *Consumer) connect() client.PushConsumer {
+func (c *Consumer) connect() *member {
 	for wait := startRetryMin; c.life.Err() == nil; wait = min(2*wait, startRetryMax) {
 		c.sentinel.forgetReturn() // the new client sees for itself what is there
 		push, err := c.startClient()
@@ -162,9 +162,10 @@ func (c *Consumer) connect() client.PushConsumer {
 
 // serve lets the client consume until it has to be replaced, then it returns true, or until Stop. Either way the
 // client has ended.
-func (c *Consumer) serve(push client.PushConsumer) (again bool) {
+func (c *Consumer) serve(push *member) (again bool) {
 	for c.awaitReturn() {
 		c.cfg.Logger.Info("a broker was away and is back: the consumer starts again", zap.String("group", c.cfg.Group), zap.String("topic", c.cfg.Topic))
+		push.settle(c.life)
 		push.Suspend()
 		bound, cancel := context.WithTimeout(c.life, restartDrain)
 		drained := c.drain(bound)
@@ -204,7 +205,7 @@ func (c *Consumer) reachable() error {
 }
 
 // startClient makes a new client object for every try: one whose Start failed cannot be used again, nor shut down.
-func (c *Consumer) startClient() (client.PushConsumer, error) {
+func (c *Consumer) startClient() (*member, error) {
 	if err := c.reachable(); err != nil {
 		return nil, err
 	}
@@ -213,12 +214,13 @@ func (c *Consumer) startClient() (client.PushConsumer, error) {
 		return nil, err
 	}
 	c.clients++
+	m := newMember()
 	push, err := client.NewPushConsumer(
 		consumer.WithNsResolver(resolver),
 		consumer.WithCredentials(c.cfg.Credentials.client()),
 		consumer.WithGroupName(c.cfg.Group),
 		consumer.WithInstance(generation(c.name, c.clients)),
-		consumer.WithStrategy(allocate),
+		consumer.WithStrategy(m.allocate),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumeGoroutineNums(c.cfg.Concurrency),
 		consumer.WithConsumeTimeout(consumeTimeout),
@@ -235,7 +237,8 @@ func (c *Consumer) startClient() (client.PushConsumer, error) {
 	if err := push.Subscribe(c.cfg.Topic, selector, c.consume); err != nil {
 		return nil, err
 	}
-	return push, push.Start()
+	m.PushConsumer = push
+	return m, push.Start()
 }
 
 func (c *Consumer) consume(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
@@ -318,7 +321,8 @@ func (c *Consumer) Stop(ctx context.Context) error {
 }
 
 // end suspends the client, waits for the handlers as long as Stop does, and shuts the client down.
-func (c *Consumer) end(push client.PushConsumer) error {
+func (c *Consumer) end(push *member) error {
+	push.settle(c.ctx)
 	push.Suspend()
 	drained := c.drain(c.ctx)
 	if !drained {
@@ -348,7 +352,8 @@ func (c *Consumer) drain(ctx context.Context) bool {
 }
 
 // shutdown bounds the client's Shutdown, which takes no context and may wait for a broker that is gone.
-func (c *Consumer) shutdown(push client.PushConsumer) error {
+func (c *Consumer) shutdown(m *member) error {
+	push := m.PushConsumer
 	done := make(chan error, 1)
 	go func() {
 		if p, ok := push.(interface{ PersistConsumerOffset() error }); ok {
