@@ -563,3 +563,27 @@ func TestDrainKeepsUpWithFreshEvents(t *testing.T) {
 		require.Equal(t, 29, countStatus(t, db, StatusWait))
 	})
 }
+
+// TestSlowFreshClaimsGetSmaller, whatever becomes of the claims from the backlog between them: those are small.
+func TestSlowFreshClaimsGetSmaller(t *testing.T) {
+	t.Parallel()
+	e := newSQLite(t)
+	db := e.db(t)
+	write(t, db, "OLD", 60)
+	cfg := testConfig(t, db, newFakeSink(nil))
+	cfg.Batch, cfg.BatchMax, cfg.DrainRate = 8, 64, 100
+	r := newTestRelay(t, cfg)
+	l := r.loops[0]
+	l.batch = 64
+	for range 5 {
+		l.pace.next, l.pace.look, l.pace.fresh = time.Time{}, time.Time{}, true
+		require.Equal(t, 2, mustOnce(t, r).claimed)
+		require.Equal(t, 64, l.batch)
+	}
+	l.batch = 16 // after claims of 64 and 32 that took too long
+	for range 5 {
+		l.pace.next, l.pace.look, l.pace.fresh = time.Time{}, time.Time{}, true
+		require.Equal(t, 2, mustOnce(t, r).claimed)
+		require.Equal(t, 16, l.batch, "a claim of 2 does not say that more are bearable")
+	}
+}

@@ -193,7 +193,8 @@ func (l *loop) grow(t turn, c claim) {
 	switch {
 	case c.cut:
 		l.batch = len(c.rows) // what is beyond it was read in vain
-	case c.full && len(c.rows) >= t.limit/2:
+	case t.limit < l.batch: // says nothing about a whole batch
+	case c.full && len(c.rows) >= l.batch/2:
 		l.batch = min(2*l.batch, l.cfg.BatchMax)
 	case !t.fresh: // that there is little of it says nothing about the backlog
 		l.batch = l.cfg.Batch
