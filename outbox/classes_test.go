@@ -80,6 +80,10 @@ func TestPace(t *testing.T) {
 	require.False(t, p.freshTurn(now))
 	p.start(now)
 	require.Equal(t, 2, p.limit(20))
+	require.Equal(t, 1, p.limit(1))
+	p.perSecond = 99
+	require.Equal(t, 2, p.limit(20), "one at a time would be more bursts a second")
+	p.perSecond = 100
 	require.False(t, p.freshTurn(now), "the backlog begins")
 	p.spend(now, 10)
 	require.Equal(t, 100*time.Millisecond, p.wait(now))

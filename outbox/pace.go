@@ -30,7 +30,7 @@ func (p *pace) limit(batch int) int {
 	if !p.active {
 		return batch
 	}
-	return min(batch, max(1, p.perSecond/burstsPerSecond))
+	return min(batch, (p.perSecond+burstsPerSecond-1)/burstsPerSecond)
 }
 
 // freshTurn reports whether the next batch is for what became due since. While the backlog may not be touched every one
