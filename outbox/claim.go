@@ -51,6 +51,7 @@ type claimRequest struct {
 	only   []int64 // these and no others, unless empty; claimed in this order
 	known  []row   // what only names, as far as it was seen to be due; saves a look where the UPDATE decides
 	since  string  // only what became due later, unless empty; as the database writes it
+	until  string  // only what was due by then, likewise
 	newest bool    // those that became due last, before those that have waited for longer; of an ordered sink
 	bytes  int     // of payload in one claim, unless its first record has more; 0 is no limit
 }

@@ -575,6 +575,44 @@ func TestDrainKeepsUpWithFreshEvents(t *testing.T) {
 	})
 }
 
+// TestDrainEndsWithItsBacklog, however much is written meanwhile, and whatever a dead letter holds back.
+func TestDrainEndsWithItsBacklog(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		for _, ordered := range []bool{false, true} {
+			db := e.db(t)
+			require.NoError(t, db.Write.Exec("DELETE FROM t_event_record").Error)
+			require.NoError(t, db.Write.Exec("DELETE FROM t_local").Error)
+			cfg := testConfig(t, db, newFakeSink(nil))
+			cfg.Claim, cfg.Batch, cfg.DrainRate = mode, 10, 100
+			if ordered {
+				cfg.Ordered = map[string]HeadOfLine{"main": HeadOfLineBlock}
+				writeVersions(t, db, "HELD", 1, 120)
+				require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL' WHERE aggregate_version = 1").Error)
+			}
+			write(t, db, "OLD", 5)
+			r := newTestRelay(t, cfg)
+			l := r.loops[0]
+			mustOnce(t, r)
+			require.True(t, l.pace.draining)
+			pastSince(t, r)
+			for rounds := 0; l.pace.active; rounds++ {
+				require.Less(t, rounds, 50, "ordered: %t", ordered)
+				write(t, db, fmt.Sprintf("NEW%d-", rounds), 2)
+				if l.order != nil {
+					l.order.rest = time.Time{}
+				}
+				l.pace.next, l.pace.look = time.Time{}, time.Time{}
+				res := mustOnce(t, r)
+				require.True(t, res.more || l.pace.active, "what was just written is due")
+			}
+			for i := range 5 {
+				require.Equal(t, StatusSuccess, entryOf(t, db, fmt.Sprint("OLD", i)).Status)
+			}
+		}
+	})
+}
+
 // TestSlowFreshClaimsGetSmaller, whatever becomes of the claims from the backlog between them: those are small.
 func TestSlowFreshClaimsGetSmaller(t *testing.T) {
 	t.Parallel()

@@ -67,8 +67,10 @@ func explainEveryStatement(t *testing.T, db *database.DB) {
 	clock, err := s.clock(t.Context())
 	require.NoError(t, err)
 	since, sinceArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, since: clock, avoid: list}, sqlDue, sqlDueThese)
+	until, untilArgs := s.dueSQL(claimRequest{sink: "main", limit: 20, until: clock, avoid: list}, sqlDue, sqlDueThese)
 	page, pageArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20, avoid: list}, cursor{}, 50)
 	after, afterArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20}, cursor{"2020-01-01 00:00:00.000", 1}, 50)
+	bounded, boundedArgs := s.duePageSQL(claimRequest{sink: "main", limit: 20, until: clock}, cursor{"2020-01-01 00:00:00.000", 1}, 50)
 	last20, last20Args := s.duePageSQL(claimRequest{sink: "main", limit: 20, since: clock, newest: true}, cursor{}, 20)
 	one, oneArgs := s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlDue, sqlDueThese)
 	type statement struct {
@@ -80,8 +82,10 @@ func explainEveryStatement(t *testing.T, db *database.DB) {
 		"due":              {due, dueArgs, "idx_status_next_retry"},
 		"due, avoid":       {avoid, avoidArgs, "idx_status_next_retry"},
 		"due, since":       {since, sinceArgs, "idx_status_next_retry"},
+		"due, until":       {until, untilArgs, "idx_status_next_retry"},
 		"due page":         {page, pageArgs, "idx_status_next_retry"},
 		"due page, after":  {after, afterArgs, "idx_status_next_retry"},
+		"due page, until":  {bounded, boundedArgs, "idx_status_next_retry"},
 		"due page, newest": {last20, last20Args, "idx_status_next_retry"},
 		"due, one":         {one, oneArgs, ""},
 		"claim":            {sqlClaim, []any{"me", off, list, "main"}, ""},
@@ -104,6 +108,10 @@ func explainEveryStatement(t *testing.T, db *database.DB) {
 	if db.Dialect == database.MySQL {
 		lock, lockArgs := s.dueSQL(claimRequest{sink: "main", limit: 20}, sqlLockDue, sqlLockDueThese)
 		statements["lock due"] = statement{lock, lockArgs, "idx_status_next_retry"}
+		lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 20, since: clock}, sqlLockDue, sqlLockDueThese)
+		statements["lock due, since"] = statement{lock, lockArgs, "idx_status_next_retry"}
+		lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 20, until: clock}, sqlLockDue, sqlLockDueThese)
+		statements["lock due, until"] = statement{lock, lockArgs, "idx_status_next_retry"}
 		lock, lockArgs = s.dueSQL(claimRequest{sink: "main", limit: 1, only: []int64{last}}, sqlLockDue, sqlLockDueThese)
 		statements["lock due, one"] = statement{lock, lockArgs, ""}
 	}

@@ -112,6 +112,7 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	if err != nil {
 		return roundResult{}, err
 	}
+	bounded := t.backlog() && l.pace.active
 	c, alone, err := l.claim(hard, t)
 	if err != nil {
 		if time.Since(now) > l.cfg.StatementTimeout/2 { // perhaps too large for its time: not again as it is
@@ -120,7 +121,7 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 		return roundResult{}, err
 	}
 	if t.backlog() {
-		l.drain(now, c)
+		l.pace.spend(now, len(c.rows))
 	}
 	if len(c.rows) == 0 {
 		return l.nothing(t, c), nil
@@ -130,7 +131,7 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	l.grow(t, c)
 	err = l.deliver(soft, hard, c, t.probe, alone)
 	l.suspectsTurn = !suspect && l.lastSuccess.After(now)
-	res := roundResult{claimed: len(c.rows), more: c.full}
+	res := roundResult{claimed: len(c.rows), more: c.full || bounded}
 	if t.fresh && !c.full {
 		res = l.untilBurst(res)
 	}
@@ -163,6 +164,9 @@ func (l *loop) nextTurn(ctx context.Context, now time.Time, probe bool) (turn, e
 			return turn{}, err
 		}
 		l.pace.since = since
+		if l.order != nil {
+			l.order.restart() // what was put off is behind the place that a pass has reached
+		}
 	}
 	if l.pace.freshTurn(now) {
 		return turn{limit: l.batch, fresh: true}, nil
@@ -170,22 +174,37 @@ func (l *loop) nextTurn(ctx context.Context, now time.Time, probe bool) (turn, e
 	return turn{limit: l.pace.limit(l.batch)}, nil
 }
 
-// drain accounts for a claim from the old end, and ends the drain with the backlog.
-func (l *loop) drain(now time.Time, c claim) {
+// takeBacklog claims of the backlog alone, and ends the drain when that was the rest of it: what has become due since
+// is no reason to go on, or a relay that always meets as much of that would never be done. alone is as in claim.
+func (l *loop) takeBacklog(ctx context.Context, q claimRequest) (c claim, alone bool, err error) {
+	since := l.pace.since
+	q.until = since
+	if c, err = l.take(ctx, q); err != nil {
+		return c, false, err
+	}
 	switch {
-	case !l.pace.active:
-	case !c.full:
-		if l.pace.draining {
-			l.log.Info("the backlog is drained")
-		}
-		l.pace.stop()
-	default:
+	case c.full:
 		if !l.pace.draining {
 			l.pace.draining = true
 			l.log.Info("draining a backlog, new events pass it", zap.Int("events_per_second", l.cfg.DrainRate))
 		}
-		l.pace.spend(now, len(c.rows))
+	case l.order != nil && l.order.rested: // it has not looked at the old end
+	default:
+		if l.pace.draining {
+			l.log.Info("the backlog is drained")
+		}
+		l.pace.stop()
+		alone = c.found == 1 && l.suspects.len() == 0 && !l.isDue(ctx, since)
 	}
+	return c, alone, nil
+}
+
+// isDue reports whether anything became due since; it says so too when it cannot be known.
+func (l *loop) isDue(ctx context.Context, since string) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.StatementTimeout)
+	defer cancel()
+	found, err := l.store.due(ctx, claimRequest{sink: l.name, limit: 1, since: since})
+	return err != nil || len(found) > 0
 }
 
 // grow makes the next batch larger if this one was full: with a backlog, statements and sends are what costs.
@@ -231,8 +250,10 @@ func (l *loop) lostRace(c claim) roundResult {
 func (l *loop) claim(ctx context.Context, t turn) (c claim, alone bool, err error) {
 	began := time.Now()
 	defer func() { l.metrics.claimSeconds.Observe(time.Since(began).Seconds()) }()
+	q := claimRequest{limit: t.limit, avoid: sorted(l.suspects.ids)}
 	if t.fresh {
-		c, err = l.take(ctx, claimRequest{limit: t.limit, avoid: sorted(l.suspects.ids), since: l.pace.since})
+		q.since = l.pace.since
+		c, err = l.take(ctx, q)
 		return c, false, err
 	}
 	if !t.probe && l.suspectsTurn {
@@ -241,9 +262,15 @@ func (l *loop) claim(ctx context.Context, t turn) (c claim, alone bool, err erro
 			return c, false, err
 		}
 	}
-	c, err = l.take(ctx, claimRequest{limit: t.limit, avoid: sorted(l.suspects.ids)})
+	if t.backlog() && l.pace.active {
+		c, alone, err = l.takeBacklog(ctx, q)
+	}
+	if t.probe || !l.pace.active && c.found == 0 && err == nil {
+		c, err = l.take(ctx, q)
+		alone = !t.probe && c.found == 1 && !c.full && l.suspects.len() == 0
+	}
 	if err != nil || c.found > 0 || l.suspects.len() == 0 {
-		return c, !t.probe && c.found == 1 && !c.full && l.suspects.len() == 0, err
+		return c, alone, err
 	}
 	c, err = l.claimSuspect(ctx)
 	return c, t.probe || l.suspects.len() == 1, err

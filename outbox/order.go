@@ -75,6 +75,7 @@ type order struct {
 	vain   bool               // the pass has met a full page without anything to send
 	found  bool               // the pass has met something to send
 	rest   time.Time          // no pass begins before
+	rested bool               // the last look was at the newest alone, for that reason
 }
 
 func newOrder(policy HeadOfLine) *order {
@@ -85,6 +86,12 @@ func newOrder(policy HeadOfLine) *order {
 func (o *order) rewind() {
 	clear(o.behind)
 	o.after, o.held, o.ready, o.vain, o.found = cursor{}, 0, nil, false, false
+}
+
+// restart is rewind without a rest, for when there is something new at the old end.
+func (o *order) restart() {
+	o.rewind()
+	o.rest = time.Time{}
 }
 
 // done says that the first record of a key is out of the way.
@@ -102,8 +109,10 @@ func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keye
 	if q.since != "" {
 		return o.findNewest(ctx, s, q)
 	}
+	o.rested = false
 	if o.after == (cursor{}) {
 		if o.began = time.Now(); o.began.Before(o.rest) {
+			o.rested = true
 			heads, _, err = o.findNewest(ctx, s, q)
 			return heads, len(heads) > 0, err
 		}

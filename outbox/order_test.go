@@ -366,3 +366,66 @@ func TestOrderedDrainIsPacedToItsEnd(t *testing.T) {
 		require.False(t, l.pace.active)
 	})
 }
+
+// TestRestDoesNotEndADrain: after a pass that met a held key, the newest alone are looked at for a while. That there is
+// nothing to send among them says nothing about the backlog.
+func TestRestDoesNotEndADrain(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		writeVersions(t, db, "HELD", 1, 80)
+		require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL' WHERE aggregate_version = 1").Error)
+		for i := range 10 {
+			writeVersions(t, db, fmt.Sprint("K", i), 1, 12)
+		}
+		writeVersions(t, db, "HELD", 81, 110)
+		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil))
+		l := r.loops[0]
+		unsent := func() (n int) {
+			require.NoError(t, db.Read.Raw("SELECT COUNT(*) FROM t_event_record WHERE status = 'WAIT' AND partition_key <> 'HELD'").Scan(&n).Error)
+			return n
+		}
+		rested := false
+		for rounds := 0; unsent() > 0; rounds++ {
+			require.Less(t, rounds, 300)
+			require.True(t, l.pace.active, "%d are left", unsent())
+			l.pace.next = time.Time{} // the rate is the matter of another test
+			if !rested && !l.order.rest.IsZero() {
+				rested = true
+				l.order.rest, l.pace.fresh = time.Now().Add(time.Hour), true
+				mustOnce(t, r)
+				require.True(t, l.pace.active, "in the rest, %d are left", unsent())
+			}
+			l.order.rest = time.Time{}
+			mustOnce(t, r)
+		}
+		require.True(t, rested, "there was a rest before the end")
+		l.order.rest = time.Time{}
+		eventually(t, func() bool { mustOnce(t, r); return !l.pace.active }, "the drain ends")
+	})
+}
+
+// TestOrderedDrainBeginsAtTheOldEnd: what was put off when the sink went away lies before the place that the pass had
+// reached, and is part of the backlog too.
+func TestOrderedDrainBeginsAtTheOldEnd(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		write(t, db, "K", 25)
+		sink := newFakeSink(nil)
+		r := caughtUp(orderedRelay(t, db, mode, HeadOfLineBlock, sink, func(c *RelayConfig) { c.Batch, c.DrainRate = 10, 100 }))
+		l := r.loops[0]
+		require.Equal(t, 10, mustOnce(t, r).claimed)
+		sink.answer = func(context.Context, []Record) error { return Unreachable(errors.New("down")) }
+		mustOnce(t, r)
+		require.False(t, l.breaker.openUntil.IsZero())
+		sink.answer = nil
+		l.breaker.openUntil = time.Now()
+		for rounds := 0; countStatus(t, db, StatusWait) > 0; rounds++ {
+			require.Less(t, rounds, 50)
+			mustOnce(t, r)
+			require.True(t, l.pace.active || countStatus(t, db, StatusWait) == 0, "%d are left", countStatus(t, db, StatusWait))
+			l.pace.next = time.Time{} // the rate is the matter of another test
+		}
+	})
+}

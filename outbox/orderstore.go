@@ -11,7 +11,7 @@ const (
 	// sqlDuePage is sqlDue with what the order of keys needs, from a place on. The time is text behind an "@",
 	// so that it comes back to the database as it was.
 	sqlDuePage = `SELECT id, partition_key, aggregate_version, reclaim_count, {due text} FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{after}{avoid} ORDER BY next_retry_time{newest}, id{newest} LIMIT ?`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{until}{after}{avoid} ORDER BY next_retry_time{newest}, id{newest} LIMIT ?`
 
 	sqlAfter = ` AND next_retry_time >= ? AND (next_retry_time > ? OR id > ?)`
 
@@ -47,6 +47,7 @@ func (s store) duePageSQL(q claimRequest, after cursor, size int) (string, []any
 		query, args = strings.ReplaceAll(query, place, text), append(args, values...)
 	}
 	fill("{since}", sqlSince, q.since != "", q.since)
+	fill("{until}", sqlUntil, q.until != "", q.until)
 	fill("{after}", sqlAfter, after != cursor{}, after.due, after.due, after.id)
 	fill("{avoid}", sqlAvoid, len(q.avoid) > 0, q.avoid)
 	fill("{newest}", " DESC", q.newest)

@@ -52,7 +52,7 @@ func TestReclaimNudges(t *testing.T) {
 	}}})
 	cfg := testConfig(t, db, newFakeSink(nil))
 	cfg.PollMin, cfg.PollMax = time.Hour, time.Hour
-	start(t, newTestRelay(t, cfg))
+	start(t, caughtUp(newTestRelay(t, cfg)))
 	eventually(t, func() bool { return looks.Load() == 1 }, "it has looked, and waits for the next poll")
 	expire(t, plain)
 	eventually(t, func() bool { return countStatus(t, plain, StatusSuccess) == 1 }, "nudged")

@@ -38,16 +38,17 @@ const (
 
 	sqlColumns = `id, msg_id, event_type, biz_no, destination, partition_key, aggregate_version, payload, headers, retry_count, reclaim_count`
 
-	// sqlDue finds what may be claimed, in the order of idx_status_next_retry. {since} and {avoid} are empty or leave
-	// records out.
+	// sqlDue finds what may be claimed, in the order of idx_status_next_retry. {since}, {until} and {avoid} are empty or
+	// leave records out.
 	sqlDue = `SELECT id, reclaim_count FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{avoid} ORDER BY next_retry_time, id LIMIT ?`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{until}{avoid} ORDER BY next_retry_time, id LIMIT ?`
 
 	// sqlLockDue is sqlDue with the rows locked and read whole; rows that another claim has locked are passed over.
 	sqlLockDue = `SELECT ` + sqlColumns + ` FROM t_event_record {by due}
- WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{avoid} ORDER BY next_retry_time, id LIMIT ? FOR UPDATE SKIP LOCKED`
+ WHERE status = 'WAIT' AND sink = ? AND next_retry_time <= {now}{since}{until}{avoid} ORDER BY next_retry_time, id LIMIT ? FOR UPDATE SKIP LOCKED`
 
 	sqlSince = ` AND next_retry_time > ?`
+	sqlUntil = ` AND next_retry_time <= ?`
 	sqlAvoid = ` AND id NOT IN ?`
 
 	// sqlDueThese and sqlLockDueThese are the same for certain records.
@@ -212,14 +213,17 @@ func (s store) dueSQL(q claimRequest, many, these string) (string, []any) {
 	if len(q.only) > 0 {
 		return s.dialect.Replace(these), []any{sorted(q.only), q.sink}
 	}
-	args, since, avoid := []any{q.sink}, "", ""
+	args, since, until, avoid := []any{q.sink}, "", "", ""
 	if q.since != "" {
 		args, since = append(args, q.since), sqlSince
+	}
+	if q.until != "" {
+		args, until = append(args, q.until), sqlUntil
 	}
 	if len(q.avoid) > 0 {
 		args, avoid = append(args, q.avoid), sqlAvoid
 	}
-	query := strings.NewReplacer("{since}", since, "{avoid}", avoid).Replace(many)
+	query := strings.NewReplacer("{since}", since, "{until}", until, "{avoid}", avoid).Replace(many)
 	return s.dialect.Replace(query), append(args, q.limit)
 }
 

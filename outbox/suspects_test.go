@@ -267,6 +267,17 @@ func TestAloneMeansThatNoOtherIsDue(t *testing.T) {
 			require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'SUCCESS' WHERE biz_no IN ?", []string{"A1", "A2"}[:n]).Error)
 		}
 		require.True(t, claimed(false, func(*loop) { gone(2) }))
+		begun := func(l *loop) { // the drain, before any of these was written
+			l.pace.since = "2020-01-01 00:00:00.000"
+		}
+		require.False(t, claimed(false, begun))
+		require.True(t, claimed(false, func(l *loop) { gone(2); begun(l) }), "the backlog is empty, and one is due besides")
+		last := func(l *loop) { // of the backlog
+			require.NoError(t, db.Write.Exec("UPDATE t_event_record SET next_retry_time = '2020-01-01 00:00:00.000' WHERE biz_no = 'A0'").Error)
+			begun(l)
+		}
+		require.False(t, claimed(false, last), "others became due since")
+		require.True(t, claimed(false, func(l *loop) { gone(2); last(l) }))
 		suspect := func(subjects ...string) func(*loop) {
 			return func(l *loop) {
 				for _, s := range subjects {
