@@ -75,6 +75,7 @@ type order struct {
 	vain   bool               // the pass has met a full page without anything to send
 	found  bool               // the pass has met something to send
 	rest   time.Time          // no pass begins before
+	fresh  int                // records of the next look at what became due since a drain began, at least
 	rested bool               // the last look was at the newest alone, for that reason
 }
 
@@ -107,13 +108,13 @@ func (o *order) done(rows []row) {
 // they are to be claimed. full is true when more may be due.
 func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keyed, full bool, err error) {
 	if q.since != "" {
-		return o.findNewest(ctx, s, q)
+		return o.findFresh(ctx, s, q)
 	}
 	o.rested = false
 	if o.after == (cursor{}) {
 		if o.began = time.Now(); o.began.Before(o.rest) {
 			o.rested = true
-			heads, _, err = o.findNewest(ctx, s, q)
+			heads, _, err = o.findNewest(ctx, s, q, q.limit)
 			return heads, len(heads) > 0, err
 		}
 	}
@@ -138,7 +139,7 @@ func (o *order) find(ctx context.Context, s store, q claimRequest) (heads []keye
 	o.resize(len(page) == size, len(heads), q.limit)
 	if len(heads) == 0 && len(page) == size {
 		o.vain = true
-		if heads, _, err = o.findNewest(ctx, s, q); err != nil {
+		if heads, _, err = o.findNewest(ctx, s, q, q.limit); err != nil {
 			return nil, false, err
 		}
 	}
@@ -257,13 +258,27 @@ func (o *order) split(ctx context.Context, s store, sink string, rows []keyed) (
 	return heads, others, nil
 }
 
+// findFresh is find among what became due since a drain began. Where most of what came last is held it looks further
+// back the next time: what is behind that would have to wait for the end of the drain.
+func (o *order) findFresh(ctx context.Context, s store, q claimRequest) (heads []keyed, full bool, err error) {
+	size := min(max(o.fresh, q.limit), maxPage)
+	if heads, full, err = o.findNewest(ctx, s, q, size); err != nil {
+		return nil, false, err
+	}
+	o.fresh = 0
+	if full && len(heads) < q.limit/2+1 {
+		o.fresh = 2 * size
+	}
+	return heads, full, nil
+}
+
 // findNewest is find from the other end, for events that must not wait behind a backlog. It remembers nothing.
-func (o *order) findNewest(ctx context.Context, s store, q claimRequest) (heads []keyed, full bool, err error) {
+func (o *order) findNewest(ctx context.Context, s store, q claimRequest, size int) (heads []keyed, full bool, err error) {
 	q.newest = true
-	page, err := s.duePage(ctx, q, cursor{}, q.limit)
+	page, err := s.duePage(ctx, q, cursor{}, size)
 	if err != nil {
 		return nil, false, err
 	}
 	heads, _, err = o.split(ctx, s, q.sink, (&order{}).fold(page, q.limit).rows)
-	return heads, len(page) == q.limit, err
+	return heads, len(page) == size, err
 }

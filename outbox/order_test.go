@@ -429,3 +429,28 @@ func TestOrderedDrainBeginsAtTheOldEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestHeldKeyHidesNoFreshEvents: while a backlog waits for its time, an event of another key is sent although more of a
+// held key than a batch has come after it.
+func TestHeldKeyHidesNoFreshEvents(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		writeVersions(t, db, "HELD", 1, 1)
+		require.NoError(t, db.Write.Exec("UPDATE t_event_record SET status = 'FAIL'").Error)
+		write(t, db, "OLD", 30)
+		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil), func(c *RelayConfig) { c.Batch, c.DrainRate = 10, 100 })
+		l := r.loops[0]
+		mustOnce(t, r)
+		require.True(t, l.pace.draining)
+		l.pace.next = time.Now().Add(time.Hour)
+		pastSince(t, r)
+		writeVersions(t, db, "K", 1, 1)
+		writeVersions(t, db, "HELD", 2, 60)
+		for rounds := 0; countStatus(t, db, StatusSuccess) < 3; rounds++ {
+			require.Less(t, rounds, 10)
+			require.Positive(t, mustOnce(t, r).pause, "what is held is no reason to look again at once")
+		}
+		require.Equal(t, StatusSuccess, entryOf(t, db, "K").Status)
+	})
+}
