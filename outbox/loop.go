@@ -222,7 +222,7 @@ func (l *loop) grow(t turn, c claim) {
 
 // nothing is the result of a claim without rows.
 func (l *loop) nothing(t turn, c claim) roundResult {
-	if t.fresh {
+	if lost := c.full && c.found > 0; t.fresh && !lost {
 		return l.untilBurst(roundResult{})
 	}
 	return l.lostRace(c)

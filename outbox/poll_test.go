@@ -73,31 +73,45 @@ func TestPollDoublesWhileIdle(t *testing.T) {
 func TestLostRaceIsFollowedByAShortPause(t *testing.T) {
 	t.Parallel()
 	onEngines(t, func(t *testing.T, e *engine) {
-		plain := e.db(t)
-		write(t, plain, "A", 4)
-		all := entries(t, plain)
-		faster := func() {
-			n, err := newStore(plain).claim(plain.Write, "other", "main", []int64{all[0].ID, all[1].ID}, time.Minute)
-			require.NoError(t, err)
-			require.EqualValues(t, 2, n)
+		for _, draining := range []bool{false, true} {
+			loseRace(t, e, draining)
 		}
-		var race sync.Once
-		db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(op database.Op, _ string) error {
-			if op == database.OpExec {
-				race.Do(faster)
-			}
-			return nil
-		}}})
-		cfg := testConfig(t, db, newFakeSink(nil))
-		cfg.Claim, cfg.Batch = ClaimConditionalUpdate, 2
-		r := caughtUp(newTestRelay(t, cfg))
-		res := mustOnce(t, r)
-		require.Zero(t, res.claimed)
-		require.GreaterOrEqual(t, res.pause, time.Millisecond)
-		require.Less(t, res.pause, 4*time.Millisecond)
-		require.Equal(t, 2, mustOnce(t, r).claimed)
-		require.Zero(t, mustOnce(t, r).pause, "nothing is due, so no race was lost")
 	})
+}
+
+func loseRace(t *testing.T, e *engine, draining bool) {
+	plain := e.db(t)
+	empty(t, plain)
+	write(t, plain, "A", 4)
+	all := entries(t, plain)
+	faster := func() {
+		n, err := newStore(plain).claim(plain.Write, "other", "main", []int64{all[0].ID, all[1].ID}, time.Minute)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, n)
+	}
+	var race sync.Once
+	db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(op database.Op, _ string) error {
+		if op == database.OpExec {
+			race.Do(faster)
+		}
+		return nil
+	}}})
+	cfg := testConfig(t, db, newFakeSink(nil))
+	cfg.Claim, cfg.Batch = ClaimConditionalUpdate, 2
+	r := caughtUp(newTestRelay(t, cfg))
+	if draining { // a backlog whose time has not come; these became due since
+		now := time.Now()
+		r.loops[0].pace.start(now)
+		r.loops[0].pace.since, r.loops[0].pace.next = "2020-01-01 00:00:00.000", now.Add(time.Hour)
+	}
+	res := mustOnce(t, r)
+	require.Zero(t, res.claimed)
+	require.GreaterOrEqual(t, res.pause, time.Millisecond)
+	require.Less(t, res.pause, 4*time.Millisecond)
+	require.Equal(t, 2, mustOnce(t, r).claimed)
+	res = mustOnce(t, r)
+	require.Equal(t, draining, res.fresh)
+	require.Equal(t, draining, res.pause > 0, "nothing else is due, so no race was lost")
 }
 
 // TestBatchesGrowWithABacklog up to their limit, and are small again when it is gone or a batch fails.
