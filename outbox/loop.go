@@ -188,7 +188,8 @@ func (l *loop) takeBacklog(ctx context.Context, q claimRequest) (c claim, alone 
 			l.pace.draining = true
 			l.log.Info("draining a backlog, new events pass it", zap.Int("events_per_second", l.cfg.DrainRate))
 		}
-	case l.order != nil && l.order.rested: // it has not looked at the old end
+	case l.order != nil && l.order.rested: // it has not looked at the old end, and will not before
+		l.pace.next = l.order.rest
 	default:
 		if l.pace.draining {
 			l.log.Info("the backlog is drained")

@@ -381,6 +381,8 @@ func TestRestDoesNotEndADrain(t *testing.T) {
 		writeVersions(t, db, "HELD", 81, 110)
 		r := orderedRelay(t, db, mode, HeadOfLineBlock, newFakeSink(nil))
 		l := r.loops[0]
+		mustOnce(t, r)
+		pastSince(t, r)
 		unsent := func() (n int) {
 			require.NoError(t, db.Read.Raw("SELECT COUNT(*) FROM t_event_record WHERE status = 'WAIT' AND partition_key <> 'HELD'").Scan(&n).Error)
 			return n
@@ -395,6 +397,10 @@ func TestRestDoesNotEndADrain(t *testing.T) {
 				l.order.rest, l.pace.fresh = time.Now().Add(time.Hour), true
 				mustOnce(t, r)
 				require.True(t, l.pace.active, "in the rest, %d are left", unsent())
+				for i := range 3 {
+					write(t, db, fmt.Sprint("NEW", i), 1)
+					require.Equal(t, 1, mustOnce(t, r).claimed, "what is new does not wait for the end of the rest")
+				}
 			}
 			l.order.rest = time.Time{}
 			mustOnce(t, r)
