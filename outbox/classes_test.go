@@ -485,7 +485,7 @@ func TestPacedDrain(t *testing.T) {
 			cfg.DrainRate = 200
 			r := newTestRelay(t, cfg)
 			if down {
-				mustOnce(t, r)
+				mustOnce(t, caughtUp(r))
 				down = false
 			}
 			eventually(t, func() bool {
@@ -558,7 +558,8 @@ func TestDrainKeepsUpWithFreshEvents(t *testing.T) {
 		cfg.Claim, cfg.Batch, cfg.DrainRate = mode, 10, 1
 		r := newTestRelay(t, cfg)
 		require.Equal(t, 1, mustOnce(t, r).claimed)
-		r.loops[0].pace.next = time.Now().Add(time.Hour) // on a slow machine a second is over before the end
+		turn := time.Now().Add(time.Hour)
+		r.loops[0].pace.next = turn // on a slow machine a second is over before the end
 		pastSince(t, r)
 		for i := range 5 {
 			write(t, db, fmt.Sprintf("NEW%d-", i), 20)
@@ -570,7 +571,12 @@ func TestDrainKeepsUpWithFreshEvents(t *testing.T) {
 			require.Positive(t, res.pause, "the backlog waits for its time")
 			require.True(t, res.fresh, "and a nudge ends the pause")
 		}
-		require.Equal(t, 101, countStatus(t, db, StatusSuccess))
+		write(t, db, "FEW", 3)
+		res := mustOnce(t, r)
+		require.Equal(t, 3, res.claimed)
+		require.True(t, res.fresh && res.pause > 0, "less than a batch is the end of it, and the backlog's time is waited for")
+		require.Equal(t, turn, r.loops[0].pace.next, "what is fresh is not counted")
+		require.Equal(t, 104, countStatus(t, db, StatusSuccess))
 		require.Equal(t, 29, countStatus(t, db, StatusWait))
 	})
 }

@@ -36,6 +36,29 @@ func TestNudgeIsFasterThanThePoll(t *testing.T) {
 	}
 }
 
+// TestNudgeEndsThePauseOfADrain: the pause is for the backlog, and what is new does not wait for its end.
+func TestNudgeEndsThePauseOfADrain(t *testing.T) {
+	t.Parallel()
+	e := newSQLite(t)
+	plain := e.db(t)
+	var looks atomic.Int32
+	db := e.open(t, database.Options{Hooks: database.Hooks{After: func(_ database.Op, query string) error {
+		if strings.HasPrefix(query, "SELECT") && strings.Contains(query, "next_retry_time <= ") {
+			looks.Add(1)
+		}
+		return nil
+	}}})
+	cfg := testConfig(t, db, newFakeSink(nil))
+	cfg.PollMin, cfg.PollMax = time.Hour, time.Hour
+	r := newTestRelay(t, cfg)
+	r.loops[0].pace.since, r.loops[0].pace.next = "2020-01-01 00:00:00.000", time.Now().Add(time.Hour)
+	start(t, r)
+	eventually(t, func() bool { return looks.Load() >= 1 }, "it has looked, and waits for the time of the backlog")
+	write(t, plain, "NEW", 1)
+	r.Nudge()
+	eventually(t, func() bool { return countStatus(t, plain, StatusSuccess) == 1 }, "nudged")
+}
+
 // TestReclaimNudges: what was reclaimed is sent at once, not at the next poll.
 func TestReclaimNudges(t *testing.T) {
 	t.Parallel()

@@ -316,3 +316,24 @@ func empty(t *testing.T, db *database.DB) {
 	require.NoError(t, db.Write.Exec("DELETE FROM t_event_record").Error)
 	require.NoError(t, db.Write.Exec("DELETE FROM t_local").Error)
 }
+
+// TestFreshTurnTakesNoSuspect along with others, and its failure is followed by a pause that no nudge ends.
+func TestFreshTurnTakesNoSuspect(t *testing.T) {
+	t.Parallel()
+	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
+		db := e.db(t)
+		empty(t, db)
+		write(t, db, "A", 3)
+		sink := newFakeSink(func(context.Context, []Record) error { return Unreachable(errors.New("busy")) })
+		cfg := testConfig(t, db, sink)
+		cfg.Claim, cfg.Breaker.Failures = mode, 2
+		r := newTestRelay(t, cfg)
+		l := r.loops[0]
+		l.suspects.add(entryOf(t, db, "A0").ID)
+		l.pace.since, l.pace.next = "2020-01-01 00:00:00.000", time.Now().Add(time.Hour)
+		res := mustOnce(t, r)
+		require.Equal(t, map[string]int{"A1": 1, "A2": 1}, sink.count())
+		require.Equal(t, cfg.PollMin, res.pause)
+		require.False(t, res.fresh)
+	})
+}
