@@ -101,6 +101,9 @@ func (r *run) underFault(ctx context.Context, p *place, f Fault, rate float64) (
 	}
 	unsettled := ""
 	if err == nil {
+		unsettled, err = accepts(ctx, p, w.back)
+	}
+	if err == nil && unsettled == "" {
 		unsettled, err = r.settle(ctx, p, w.back)
 	}
 	ended := err
@@ -208,8 +211,25 @@ func faultActions(ctx context.Context, p *place, f Fault) (begin, end func() err
 	return nothing, nothing
 }
 
-// settle waits until orders are accepted and every one has its points, or until it is certain that the ones without never
-// get them: the fault is over, marker orders come through every queue, nothing waits in the outbox, and no half message can be open.
+// accepts waits until a marker order is accepted: it tells when the place was back where the load ended before. It
+// returns why it gave up; empty when it did not.
+func accepts(ctx context.Context, p *place, healed time.Time) (why string, err error) {
+	for deadline := healed.Add(settleFault); time.Now().Before(deadline); {
+		calling, cancel := context.WithTimeout(ctx, 2*time.Second)
+		out, _, _ := p.caller.call(calling, call{userID: markerUser, amountCents: 100})
+		cancel()
+		if out == Created {
+			return "", nil
+		}
+		if !sleepUntil(ctx, time.Now().Add(markerPause)) {
+			return "", context.Cause(ctx)
+		}
+	}
+	return fmt.Sprintf("no order was accepted in the %v after the fault", settleFault), nil
+}
+
+// settle waits until every order has its points, or until it is certain that the ones without never get them: the
+// fault is over, marker orders come through every queue, nothing waits in the outbox, and no half message can be open.
 // It returns why it gave up before it was certain; empty when it did not.
 func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled string, err error) {
 	sure, deadline := healed, healed.Add(settleFault)
@@ -232,7 +252,7 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 				held++
 			}
 		}
-		if held == 0 && len(sent) > 0 { // one at least, which tells when orders were accepted again
+		if held == 0 {
 			return "", r.await(ctx, p, settleRound) // the markers count, too
 		}
 		waiting, err := unsent(ctx, p)
@@ -247,9 +267,6 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 		}
 		if flowing && waiting == 0 && time.Now().After(sure) {
 			return "", nil
-		}
-		if time.Now().After(deadline) && len(sent) == 0 {
-			return fmt.Sprintf("%v after %v: no order was accepted since the fault", errNotSettled, deadline.Sub(healed)), nil
 		}
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%v after %v: %d orders without points, %d event records not sent", errNotSettled, deadline.Sub(healed), held, waiting), nil

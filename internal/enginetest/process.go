@@ -46,6 +46,28 @@ func (p *Process) Start() {
 func (p *Process) Pause() {
 	p.own.t.Helper()
 	p.signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	require.NoError(p.own.t, untilNil(ctx, time.Millisecond, p.stopped))
+}
+
+// stopped says why not when the server has a thread that still runs: SIGSTOP does not wait for them.
+func (p *Process) stopped() error {
+	pid, err := p.pid()
+	if err != nil {
+		return err
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		fields, err := statFields(thread)
+		if err == nil && fields[0] != "T" {
+			return fmt.Errorf("%s still runs: %s is in state %s", p.name, thread, fields[0])
+		}
+	}
+	return nil
 }
 
 // Resume ends Pause.
@@ -105,20 +127,28 @@ func (p *Process) pid() (int, error) {
 
 // startTime is when a process started, as /proc says it.
 func startTime(pid int) (string, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
 	}
-	// The second field, the name in parentheses, may hold anything. The first one after it is the state, the third of
-	// all; the number of threads is the 20th, the start time the 22nd. The first thread of a killed process can be a
-	// zombie while others still hold its files and ports.
-	_, rest, ok := strings.Cut(string(stat[max(0, strings.LastIndex(string(stat), ")")):]), " ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
-		return "", errors.New("unreadable /proc entry")
-	}
+	// The state is the third field of all, the number of threads the 20th, the start time the 22nd. The first thread of a
+	// killed process can be a zombie while others still hold its files and ports.
 	if fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1") {
 		return "", errors.New("it has ended")
 	}
 	return fields[19], nil
+}
+
+// statFields reads a stat file of /proc from the third field on: the second, the name in parentheses, may hold anything.
+func statFields(file string) ([]string, error) {
+	stat, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	_, rest, ok := strings.Cut(string(stat[max(0, strings.LastIndex(string(stat), ")")):]), " ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return nil, fmt.Errorf("%s cannot be read", file)
+	}
+	return fields, nil
 }
