@@ -56,6 +56,9 @@ const (
 	consumeTimeout = inPlaceLimit + time.Hour
 	// stopGrace is what Stop takes beyond its context for what must not be cut short.
 	stopGrace = 500 * time.Millisecond
+	// lookTimeout is how long a client that looks at its group may wait for a broker that does not answer: 3 s for each
+	// of its two topics.
+	lookTimeout = 6 * time.Second
 	// quietBeforeShutdown is how long the handlers must have been idle before the client is shut down.
 	quietBeforeShutdown = 50 * time.Millisecond
 	// restartDrain is how long the handlers in flight may take when the client is replaced.
@@ -145,7 +148,7 @@ func (c *Consumer) run() {
 }
 
 // connect tries until a client has started. It returns nil when Stop came first.
-func (c *Consumer) connect() *member {
+func (c *Consumer) connect() client.PushConsumer {
 	for wait := startRetryMin; c.life.Err() == nil; wait = min(2*wait, startRetryMax) {
 		c.sentinel.forgetReturn() // the new client sees for itself what is there
 		push, err := c.startClient()
@@ -162,10 +165,9 @@ func (c *Consumer) connect() *member {
 
 // serve lets the client consume until it has to be replaced, then it returns true, or until Stop. Either way the
 // client has ended.
-func (c *Consumer) serve(push *member) (again bool) {
+func (c *Consumer) serve(push client.PushConsumer) (again bool) {
 	for c.awaitReturn() {
 		c.cfg.Logger.Info("a broker was away and is back: the consumer starts again", zap.String("group", c.cfg.Group), zap.String("topic", c.cfg.Topic))
-		push.settle(c.life)
 		push.Suspend()
 		bound, cancel := context.WithTimeout(c.life, restartDrain)
 		drained := c.drain(bound)
@@ -205,7 +207,7 @@ func (c *Consumer) reachable() error {
 }
 
 // startClient makes a new client object for every try: one whose Start failed cannot be used again, nor shut down.
-func (c *Consumer) startClient() (*member, error) {
+func (c *Consumer) startClient() (client.PushConsumer, error) {
 	if err := c.reachable(); err != nil {
 		return nil, err
 	}
@@ -214,13 +216,12 @@ func (c *Consumer) startClient() (*member, error) {
 		return nil, err
 	}
 	c.clients++
-	m := newMember()
 	push, err := client.NewPushConsumer(
 		consumer.WithNsResolver(resolver),
 		consumer.WithCredentials(c.cfg.Credentials.client()),
 		consumer.WithGroupName(c.cfg.Group),
 		consumer.WithInstance(generation(c.name, c.clients)),
-		consumer.WithStrategy(m.allocate),
+		consumer.WithStrategy(allocate),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumeGoroutineNums(c.cfg.Concurrency),
 		consumer.WithConsumeTimeout(consumeTimeout),
@@ -237,8 +238,7 @@ func (c *Consumer) startClient() (*member, error) {
 	if err := push.Subscribe(c.cfg.Topic, selector, c.consume); err != nil {
 		return nil, err
 	}
-	m.PushConsumer = push
-	return m, push.Start()
+	return push, push.Start()
 }
 
 func (c *Consumer) consume(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
@@ -310,7 +310,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		c.cancel()
 	}
-	last := time.NewTimer(4 * stopGrace) // what end and shutdown take at most
+	last := time.NewTimer(4*stopGrace + lookTimeout) // what end and shutdown take at most
 	defer last.Stop()
 	select {
 	case <-c.done:
@@ -321,8 +321,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 }
 
 // end suspends the client, waits for the handlers as long as Stop does, and shuts the client down.
-func (c *Consumer) end(push *member) error {
-	push.settle(c.ctx)
+func (c *Consumer) end(push client.PushConsumer) error {
 	push.Suspend()
 	drained := c.drain(c.ctx)
 	if !drained {
@@ -352,8 +351,7 @@ func (c *Consumer) drain(ctx context.Context) bool {
 }
 
 // shutdown bounds the client's Shutdown, which takes no context and may wait for a broker that is gone.
-func (c *Consumer) shutdown(m *member) error {
-	push := m.PushConsumer
+func (c *Consumer) shutdown(push client.PushConsumer) error {
 	done := make(chan error, 1)
 	go func() {
 		if p, ok := push.(interface{ PersistConsumerOffset() error }); ok {
@@ -361,17 +359,17 @@ func (c *Consumer) shutdown(m *member) error {
 		}
 		// Shutdown closes the channel of every queue the client still has, and a pull that is answered just then
 		// would send on it and end the process. A rebalance without subscriptions gives all queues up before.
-		if p, ok := push.(interface{ Rebalance() }); ok {
+		if r, ok := behind(push); ok {
 			_ = push.Unsubscribe(c.cfg.Topic)
 			_ = push.Unsubscribe("%RETRY%" + c.cfg.Group)
-			p.Rebalance()
+			r.RebalanceImmediately()
 		}
 		if c.life.Err() != nil {
 			c.leave()
 		}
 		done <- push.Shutdown()
 	}()
-	bound := time.NewTimer(2 * stopGrace)
+	bound := time.NewTimer(2*stopGrace + lookTimeout)
 	defer bound.Stop()
 	select {
 	case err := <-done:
