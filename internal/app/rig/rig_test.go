@@ -147,7 +147,7 @@ func metric(t *testing.T, r *compare.Report, key string) compare.Metric {
 // again.
 func TestSlowerIsSeenAndTwinsAreNot(t *testing.T) {
 	var report *compare.Report
-	for range 4 {
+	for range 8 {
 		report = run(t, engines(t, nil), "steady,twin,slow", func(c *compare.Config) { c.Orders, c.Concurrency = 20, 1 })
 		p50 := metric(t, report, "api_p50")
 		require.NotContains(t, p50.Beats, "twin")
