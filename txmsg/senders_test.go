@@ -25,7 +25,7 @@ func TestSenders(t *testing.T) {
 		for range n {
 			<-arrived
 		}
-		require.Zero(t, s.idle.Load(), "all are busy")
+		require.LessOrEqual(t, s.idle.Load(), int32(n-maxIdleSenders), "all are busy but who was late in the round before")
 		close(leave)
 		require.Eventually(t, func() bool { return s.idle.Load() == maxIdleSenders }, time.Minute, time.Millisecond)
 	}
