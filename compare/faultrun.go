@@ -211,14 +211,19 @@ func faultActions(ctx context.Context, p *place, f Fault) (begin, end func() err
 	return nothing, nothing
 }
 
+// mark sends a marker order.
+func mark(ctx context.Context, p *place) (out Outcome, orderNo string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	out, orderNo, _ = p.caller.call(ctx, call{userID: markerUser, amountCents: 100})
+	return out, orderNo
+}
+
 // accepts waits until a marker order is accepted: it tells when the place was back where the load ended before. It
 // returns why it gave up; empty when it did not.
 func accepts(ctx context.Context, p *place, healed time.Time) (why string, err error) {
 	for deadline := healed.Add(settleFault); time.Now().Before(deadline); {
-		calling, cancel := context.WithTimeout(ctx, 2*time.Second)
-		out, _, _ := p.caller.call(calling, call{userID: markerUser, amountCents: 100})
-		cancel()
-		if out == Created {
+		if out, _ := mark(ctx, p); out == Created {
 			return "", nil
 		}
 		if !sleepUntil(ctx, time.Now().Add(markerPause)) {
@@ -271,13 +276,11 @@ func (r *run) settle(ctx context.Context, p *place, healed time.Time) (unsettled
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%v after %v: %d orders without points, %d event records not sent", errNotSettled, deadline.Sub(healed), held, waiting), nil
 		}
-		marking, cancel := context.WithTimeout(ctx, 2*time.Second)
-		if out, no, _ := p.caller.call(marking, call{userID: markerUser, amountCents: 100}); out == Created {
+		if out, no := mark(ctx, p); out == Created {
 			sent, isMarker[no] = append(sent, no), true
 		} else if no != "" {
 			isMarker[no] = true
 		}
-		cancel()
 		if !sleepUntil(ctx, time.Now().Add(markerPause)) {
 			return "", context.Cause(ctx)
 		}

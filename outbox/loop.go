@@ -112,7 +112,6 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	if err != nil {
 		return roundResult{}, err
 	}
-	bounded := t.backlog() && l.pace.active
 	c, alone, err := l.claim(hard, t)
 	if err != nil {
 		if time.Since(now) > l.cfg.StatementTimeout/2 { // perhaps too large for its time: not again as it is
@@ -120,7 +119,7 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 		}
 		return roundResult{}, err
 	}
-	if t.backlog() {
+	if t.until != "" {
 		l.pace.spend(now, len(c.rows))
 	}
 	if len(c.rows) == 0 {
@@ -131,8 +130,8 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 	l.grow(t, c)
 	err = l.deliver(soft, hard, c, t.probe, alone)
 	l.suspectsTurn = !suspect && l.lastSuccess.After(now)
-	res := roundResult{claimed: len(c.rows), more: c.full || bounded}
-	if t.fresh && !c.full {
+	res := roundResult{claimed: len(c.rows), more: c.full || t.until != ""}
+	if t.fresh() && !c.full {
 		res = l.untilBurst(res)
 	}
 	if l.breaker.failures > 0 { // a failure below the breaker's limit: not again at once
@@ -144,12 +143,12 @@ func (l *loop) runOnce(soft, hard context.Context) (roundResult, error) {
 // turn is what a round is for.
 type turn struct {
 	limit int
-	probe bool // one record, to see whether the sink is back
-	fresh bool // what became due since the drain of a backlog began
+	probe bool   // one record, to see whether the sink is back
+	since string // only what became due later than the drain of a backlog began, unless empty
+	until string // only that backlog, likewise
 }
 
-// backlog reports whether the oldest records are taken, whatever they are.
-func (t turn) backlog() bool { return !t.probe && !t.fresh }
+func (t turn) fresh() bool { return t.since != "" }
 
 // nextTurn is the turn of a round that begins at now.
 func (l *loop) nextTurn(ctx context.Context, now time.Time, probe bool) (turn, error) {
@@ -169,16 +168,14 @@ func (l *loop) nextTurn(ctx context.Context, now time.Time, probe bool) (turn, e
 		}
 	}
 	if l.pace.freshTurn(now) {
-		return turn{limit: l.batch, fresh: true}, nil
+		return turn{limit: l.batch, since: l.pace.since}, nil
 	}
-	return turn{limit: l.pace.limit(l.batch)}, nil
+	return turn{limit: l.pace.limit(l.batch), until: l.pace.since}, nil
 }
 
 // takeBacklog claims of the backlog alone, and ends the drain when that was the rest of it: what has become due since
 // is no reason to go on, or a relay that always meets as much of that would never be done. alone is as in claim.
 func (l *loop) takeBacklog(ctx context.Context, q claimRequest) (c claim, alone bool, err error) {
-	since := l.pace.since
-	q.until = since
 	if c, err = l.take(ctx, q); err != nil {
 		return c, false, err
 	}
@@ -195,7 +192,7 @@ func (l *loop) takeBacklog(ctx context.Context, q claimRequest) (c claim, alone 
 			l.log.Info("the backlog is drained")
 		}
 		l.pace.stop()
-		alone = c.found == 1 && l.suspects.len() == 0 && !l.isDue(ctx, since)
+		alone = c.found == 1 && l.suspects.len() == 0 && !l.isDue(ctx, q.until)
 	}
 	return c, alone, nil
 }
@@ -216,14 +213,14 @@ func (l *loop) grow(t turn, c claim) {
 	case t.limit < l.batch: // says nothing about a whole batch
 	case c.full && len(c.rows) >= l.batch/2:
 		l.batch = min(2*l.batch, l.cfg.BatchMax)
-	case !t.fresh: // that there is little of it says nothing about the backlog
+	case !t.fresh(): // that there is little of it says nothing about the backlog
 		l.batch = l.cfg.Batch
 	}
 }
 
 // nothing is the result of a claim without rows.
 func (l *loop) nothing(t turn, c claim) roundResult {
-	if lost := c.full && c.found > 0; t.fresh && !lost {
+	if lost := c.full && c.found > 0; t.fresh() && !lost {
 		return l.untilBurst(roundResult{})
 	}
 	return l.lostRace(c)
@@ -251,9 +248,8 @@ func (l *loop) lostRace(c claim) roundResult {
 func (l *loop) claim(ctx context.Context, t turn) (c claim, alone bool, err error) {
 	began := time.Now()
 	defer func() { l.metrics.claimSeconds.Observe(time.Since(began).Seconds()) }()
-	q := claimRequest{limit: t.limit, avoid: sorted(l.suspects.ids)}
-	if t.fresh {
-		q.since = l.pace.since
+	q := claimRequest{limit: t.limit, since: t.since, until: t.until, avoid: sorted(l.suspects.ids)}
+	if t.fresh() {
 		c, err = l.take(ctx, q)
 		return c, false, err
 	}
@@ -263,8 +259,9 @@ func (l *loop) claim(ctx context.Context, t turn) (c claim, alone bool, err erro
 			return c, false, err
 		}
 	}
-	if t.backlog() && l.pace.active {
+	if t.until != "" {
 		c, alone, err = l.takeBacklog(ctx, q)
+		q.until = ""
 	}
 	if t.probe || !l.pace.active && c.found == 0 && err == nil {
 		c, err = l.take(ctx, q)

@@ -38,20 +38,13 @@ func (s store) duePage(ctx context.Context, q claimRequest, after cursor, size i
 }
 
 func (s store) duePageSQL(q claimRequest, after cursor, size int) (string, []any) {
-	args := []any{q.sink}
-	query := sqlDuePage
-	fill := func(place, text string, wanted bool, values ...any) {
-		if !wanted {
-			text, values = "", nil
-		}
-		query, args = strings.ReplaceAll(query, place, text), append(args, values...)
-	}
-	fill("{since}", sqlSince, q.since != "", q.since)
-	fill("{until}", sqlUntil, q.until != "", q.until)
-	fill("{after}", sqlAfter, after != cursor{}, after.due, after.due, after.id)
-	fill("{avoid}", sqlAvoid, len(q.avoid) > 0, q.avoid)
-	fill("{newest}", " DESC", q.newest)
-	return s.dialect.Replace(query), append(args, size)
+	f := filling{sqlDuePage, []any{q.sink}}
+	f.fill("{since}", sqlSince, q.since != "", q.since)
+	f.fill("{until}", sqlUntil, q.until != "", q.until)
+	f.fill("{after}", sqlAfter, after != cursor{}, after.due, after.due, after.id)
+	f.fill("{avoid}", sqlAvoid, len(q.avoid) > 0, q.avoid)
+	f.fill("{newest}", " DESC", q.newest)
+	return s.dialect.Replace(f.query), append(f.args, size)
 }
 
 // heldBack reports for each of rows whether a lower record of its key has still to be sent.

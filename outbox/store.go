@@ -213,18 +213,25 @@ func (s store) dueSQL(q claimRequest, many, these string) (string, []any) {
 	if len(q.only) > 0 {
 		return s.dialect.Replace(these), []any{sorted(q.only), q.sink}
 	}
-	args, since, until, avoid := []any{q.sink}, "", "", ""
-	if q.since != "" {
-		args, since = append(args, q.since), sqlSince
+	f := filling{many, []any{q.sink}}
+	f.fill("{since}", sqlSince, q.since != "", q.since)
+	f.fill("{until}", sqlUntil, q.until != "", q.until)
+	f.fill("{avoid}", sqlAvoid, len(q.avoid) > 0, q.avoid)
+	return s.dialect.Replace(f.query), append(f.args, q.limit)
+}
+
+// filling is a query whose places are filled from its beginning to its end, and the arguments so far.
+type filling struct {
+	query string
+	args  []any
+}
+
+// fill puts text and its arguments in a place, or nothing.
+func (f *filling) fill(place, text string, wanted bool, values ...any) {
+	if !wanted {
+		text, values = "", nil
 	}
-	if q.until != "" {
-		args, until = append(args, q.until), sqlUntil
-	}
-	if len(q.avoid) > 0 {
-		args, avoid = append(args, q.avoid), sqlAvoid
-	}
-	query := strings.NewReplacer("{since}", since, "{until}", until, "{avoid}", avoid).Replace(many)
-	return s.dialect.Replace(query), append(args, q.limit)
+	f.query, f.args = strings.ReplaceAll(f.query, place, text), append(f.args, values...)
 }
 
 // clock is the database's time, as it writes next_retry_time.
