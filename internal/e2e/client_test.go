@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -31,8 +30,9 @@ type answer struct {
 }
 
 func httpClient() *http.Client {
-	// No kept connections: they would outlive the process they lead to.
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	// It waits for as long as the API may take: that there was no answer means that nobody could give one. No kept
+	// connections: they would outlive the process they lead to.
+	return &http.Client{Timeout: wait, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 // post sends the wish once. An error means that there was no answer.

@@ -135,6 +135,17 @@ func (p *process) kill() {
 	<-p.exited
 }
 
+// awaitKilled waits until the process has died at its crash point.
+func (p *process) awaitKilled(t testing.TB) {
+	t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(wait):
+		t.Fatal("the crash point was not reached")
+	}
+	require.True(t, p.killed())
+}
+
 // stop ends the process as Ctrl-C does and returns its exit code.
 func (p *process) stop(t testing.TB) int {
 	t.Helper()
