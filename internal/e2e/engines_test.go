@@ -97,7 +97,7 @@ func TestEnginesMySQL(t *testing.T) {
 // freeAddr is an address that nothing listens at now.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", ownHost+":0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
 	return l.Addr().String()

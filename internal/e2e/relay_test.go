@@ -26,7 +26,7 @@ func startCluster(t testing.TB, s *site) *cluster {
 	t.Helper()
 	c := &cluster{site: s, extra: []string{faults.AllowVariable + "=1"}}
 	if s.embedded() {
-		c.broker = s.serveBroker(t, "127.0.0.1:0")
+		c.broker = s.serveBroker(t, ownHost+":0")
 		c.extra = append(c.extra, "HALFBOX_ROCKETMQ_NAME_SERVERS="+c.broker.broker)
 	}
 	c.api = c.role(t, "api,points")

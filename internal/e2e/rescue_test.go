@@ -60,7 +60,7 @@ func newRescueSite(t *testing.T, s *site, nameServer string) *rescueSite {
 	s.env = append(s.env, "HALFBOX_RESCUE_POLL=100ms", "HALFBOX_ROCKETMQ_TRANSACTION_GROUP="+group)
 	r := &rescueSite{group: group, cluster: &cluster{site: s, extra: []string{faults.AllowVariable + "=1"}}}
 	if s.embedded() {
-		r.broker = s.serveBroker(t, "127.0.0.1:0")
+		r.broker = s.serveBroker(t, ownHost+":0")
 		nameServer = r.broker.broker
 		r.extra = append(r.extra, "HALFBOX_ROCKETMQ_NAME_SERVERS="+r.broker.broker)
 	}

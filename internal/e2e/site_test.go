@@ -112,6 +112,10 @@ func (s *site) serve(t testing.TB, env []string, args ...string) *process {
 	return awaitReady(t, append(append([]string{}, s.env...), env...), args...)
 }
 
+// ownHost is a loopback address that nothing else listens at or connects from: a port of it that was free a moment ago
+// still is.
+const ownHost = "127.0.0.2"
+
 // serveBroker starts "halfbox broker" on an address, which may be that of an earlier one.
 func (s *site) serveBroker(t testing.TB, addr string) *process {
 	t.Helper()
