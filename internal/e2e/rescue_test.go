@@ -57,6 +57,7 @@ type rescueSite struct {
 func newRescueSite(t *testing.T, s *site, nameServer string) *rescueSite {
 	t.Helper()
 	group := enginetest.Group(t)
+	s.env = append(s.env, patient()...)
 	s.env = append(s.env, "HALFBOX_RESCUE_POLL=100ms", "HALFBOX_ROCKETMQ_TRANSACTION_GROUP="+group)
 	r := &rescueSite{group: group, cluster: &cluster{site: s, extra: []string{faults.AllowVariable + "=1"}}}
 	if s.embedded() {
@@ -105,8 +106,7 @@ func (r *rescueSite) records(t *testing.T) map[string]string {
 	return by
 }
 
-// dieAt asks for orders until the API dies at a crash point, and returns them all; the last one has no answer. On a
-// busy machine one may go by the outbox before.
+// dieAt asks for orders until the API dies at a crash point, and returns them all; the last one has no answer.
 func (r *rescueSite) dieAt(t *testing.T, point string) (all []wish, lost wish) {
 	t.Helper()
 	api := r.role(t, "api", "--fault", point+"=kill@1")
@@ -114,12 +114,15 @@ func (r *rescueSite) dieAt(t *testing.T, point string) (all []wish, lost wish) {
 	for n := range 50 {
 		lost = wish{Key: fmt.Sprintf("key-%d", n), UserID: 3, Amount: 700, Delivery: "txmsg"}
 		all = append(all, lost)
-		if a, err := lost.post(api.api); err != nil {
-			<-api.exited
-			require.True(t, api.killed())
+		var err error
+		require.Eventually(t, func() bool {
+			var a answer
+			a, err = lost.post(api.api)
+			return err != nil || a.made()
+		}, wait, tick, "no order for %s", lost.Key)
+		if err != nil {
+			api.awaitKilled(t)
 			return all, lost
-		} else if a.Status != http.StatusCreated {
-			lost.fulfil(t, api.api)
 		}
 	}
 	t.Fatalf("%s is not reached", point)

@@ -71,6 +71,11 @@ func quickOutbox() []string {
 	return []string{"HALFBOX_OUTBOX_LEASE=1500ms", "HALFBOX_OUTBOX_SEND_TIMEOUT=500ms", "HALFBOX_OUTBOX_RECLAIM_INTERVAL=250ms"}
 }
 
+// patient has nothing sent again, and nothing sent another way, because of a pause of the machine.
+func patient() []string {
+	return []string{"HALFBOX_TXMSG_HALF_TIMEOUT=15s", "HALFBOX_OUTBOX_LEASE=10m", "HALFBOX_OUTBOX_SEND_TIMEOUT=1m"}
+}
+
 // another is a new site of the same kind.
 func (s *site) another(t testing.TB) *site {
 	t.Helper()
