@@ -20,7 +20,7 @@ func (e *engines) armed(t *testing.T) (s *site, p *process, wire *enginetest.Pro
 	s = e.newSite(t)
 	wire, through := enginetest.MySQLProxy(t, s.dsn["order"])
 	p = s.serve(t, []string{
-		"HALFBOX_DATABASE_ORDER_DSN=" + through, faults.AllowVariable + "=1",
+		"HALFBOX_DATABASE_ORDER_DSN=" + through, faults.AllowVariable + "=1", "HALFBOX_TXMSG_HALF_TIMEOUT=15s",
 		// Time for the test to set its fault, while checks of the half message are answered UNKNOWN.
 		"HALFBOX_TXMSG_LOCAL_TIMEOUT=8s", "HALFBOX_CHECKBACK_GRACE=9s",
 	}, "--fault", faults.TxmsgBeforeLocalCommit+"=freeze@1")

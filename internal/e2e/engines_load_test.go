@@ -348,6 +348,20 @@ func reachable(t testing.TB, addr string) (at func() time.Time) {
 	}
 }
 
+// requireReady waits until /readyz says "ok" of everything. One look has 2 s only, which a busy machine may need.
+func requireReady(t testing.TB, admin string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		status, by := checks(t, admin)
+		for _, answer := range by {
+			if answer != "ok" {
+				return false
+			}
+		}
+		return status == http.StatusOK
+	}, wait, 10*tick, "not ready: %v", lazy(func() string { _, by := checks(t, admin); return fmt.Sprint(by) }))
+}
+
 // checks is what /readyz says: "ok" or why not, by what it looks at.
 func checks(t testing.TB, admin string) (status int, by map[string]string) {
 	t.Helper()

@@ -55,11 +55,11 @@ type loaded struct {
 	l *load
 }
 
-// start begins a load and waits until it runs well.
-func (e *engines) start(t *testing.T) *loaded {
+// start begins a load on a process with this environment and waits until it runs well.
+func (e *engines) start(t *testing.T, env ...string) *loaded {
 	t.Helper()
 	s := e.newSite(t)
-	p := s.serve(t, nil)
+	p := s.serve(t, env)
 	require.NotNil(t, p)
 	x := &loaded{site: s, p: p, l: newLoad(t, "key", p.api)}
 	require.Eventually(t, func() bool { return x.l.answered(time.Time{}, byTxmsg) >= 20 }, wait, tick, "the load does not begin: %v", x.l)
@@ -161,8 +161,7 @@ func startsFirst(t *testing.T, e *engines) {
 	t.Logf("broker reachable -> ready: %v", since(brokerAt))
 	// The topics are made first, then the producer connects, and its first heartbeat comes a second later.
 	require.Less(t, time.Since(brokerAt), backWithin)
-	status, missing = checks(t, admin)
-	require.Equal(t, http.StatusOK, status, "%v", missing)
+	requireReady(t, admin)
 	l := newLoad(t, "key", api)
 	require.Eventually(t, func() bool { return l.answered(time.Time{}, byTxmsg) >= 20 }, wait, tick)
 	l.end()
