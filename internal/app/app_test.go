@@ -24,17 +24,20 @@ import (
 func TestMain(m *testing.M) { rocketmqtest.Main(m) }
 
 const (
-	wait = 20 * time.Second
+	wait = time.Minute
 	tick = 5 * time.Millisecond
 )
 
-// config is the default configuration on a folder and ports of its own.
+// config is the default configuration on a folder and ports of its own. A pause of the machine decides nothing: it sends
+// no order another way, and ends no transaction.
 func config(t testing.TB, dir string) configs.Config {
 	t.Helper()
 	c, err := configs.Load("", nil)
 	require.NoError(t, err)
 	c.Data = dir
 	c.HTTP.Listen, c.Admin.Listen, c.Broker.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	c.Txmsg.HalfTimeout, c.Txmsg.LocalTimeout = 15*time.Second, 15*time.Second
+	c.Broker.TransactionTimeout, c.Checkback.Grace = 20*time.Second, 20*time.Second
 	return c
 }
 

@@ -140,7 +140,7 @@ func newBrittleAPI(t *testing.T, l *commitLine, delivery string) *brittleAPI {
 	require.NoError(t, err)
 	producer, err := txmsg.New(txmsg.Config{
 		DB: l.db, NameServers: []string{b.Addr()}, Group: "tx-" + uuid.NewString(), Topic: outcomeTopic, Checker: checker,
-		HalfTimeout: 5 * time.Second, LocalTimeout: 10 * time.Second, // a slow machine decides nothing
+		HalfTimeout: 15 * time.Second, LocalTimeout: 15 * time.Second, // a slow machine decides nothing
 	})
 	require.NoError(t, err)
 	require.NoError(t, producer.Start())

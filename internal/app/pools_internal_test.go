@@ -21,9 +21,10 @@ func TestRelayCannotStarveTheAPI(t *testing.T) {
 	require.NoError(t, err)
 	c.Data = t.TempDir()
 	c.HTTP.Listen, c.Admin.Listen, c.Broker.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	c.Txmsg.LocalTimeout = 5 * time.Second // the most that the broker's transaction_timeout allows
 	a, err := New(Options{Config: c})
 	require.NoError(t, err)
-	const wait = 20 * time.Second
+	const wait = time.Minute
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), wait)
 		defer cancel()
