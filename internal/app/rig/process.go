@@ -19,6 +19,9 @@ import (
 // stopTimeout bounds an orderly end of the child, see app.StopTimeout.
 const stopTimeout = 12 * time.Second
 
+// askTimeout bounds the wait for an answer: a run is not given up because its machine stands still for a while.
+const askTimeout = time.Minute
+
 // process is the service in a process of its own. ask may be called concurrently.
 type process struct {
 	cmd     *exec.Cmd
@@ -96,7 +99,7 @@ func (p *process) ask(ctx context.Context, o order, most time.Duration) (answer,
 }
 
 func (p *process) counters(ctx context.Context) (compare.Counters, error) {
-	a, err := p.ask(ctx, order{}, 10*time.Second)
+	a, err := p.ask(ctx, order{}, askTimeout)
 	return a.Counters, err
 }
 

@@ -107,7 +107,7 @@ func (s *site) Counters(ctx context.Context) (compare.Counters, error) {
 
 // LoseCommits loses the answer to every n-th COMMIT.
 func (s *site) LoseCommits(ctx context.Context, n int) error {
-	_, err := s.process.ask(ctx, order{LoseCommits: &n}, 10*time.Second)
+	_, err := s.process.ask(ctx, order{LoseCommits: &n}, askTimeout)
 	return err
 }
 
