@@ -167,9 +167,10 @@ func TestRequestTimeout(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newStubbed(t, tc.orders)
+				h, err := Public(PublicConfig{Orders: tc.orders, Points: pointsFunc(nil)})
+				require.NoError(t, err)
 				start := time.Now()
-				requireProblem(t, call(t, f, tc.request), http.StatusServiceUnavailable, "unavailable")
+				requireProblem(t, call(t, h, tc.request), http.StatusServiceUnavailable, "unavailable")
 				require.Equal(t, tc.timeout, time.Since(start))
 			})
 		})

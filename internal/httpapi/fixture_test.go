@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -99,7 +100,10 @@ func public(t *testing.T, f *fixture, orders Orders, p Points) http.Handler {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
 	f.logs, f.reg = logs, prometheus.NewRegistry()
-	h, err := Public(PublicConfig{Orders: orders, Points: p, Logger: zap.New(core), Registerer: f.reg, MaxInFlight: 32})
+	h, err := Public(PublicConfig{
+		Orders: orders, Points: p, Logger: zap.New(core), Registerer: f.reg, MaxInFlight: 32,
+		RequestTimeout: time.Minute, ReadTimeout: time.Minute, // a busy machine decides nothing
+	})
 	require.NoError(t, err)
 	return h
 }
