@@ -55,7 +55,7 @@ func child(name, records string) int {
 }
 
 // beat is what the strategies of these tests take, so that the machine's own noise is small against it.
-const beat = 40 * time.Millisecond
+const beat = 150 * time.Millisecond
 
 // strategies are those of the program and some whose faults are known.
 func strategies() []compare.Strategy {
@@ -147,7 +147,7 @@ func metric(t *testing.T, r *compare.Report, key string) compare.Metric {
 func TestSlowerIsSeenAndTwinsAreNot(t *testing.T) {
 	var report *compare.Report
 	for range 8 {
-		report = run(t, engines(t, nil), "steady,twin,slow", func(c *compare.Config) { c.Orders, c.Concurrency = 20, 1 })
+		report = run(t, engines(t, nil), "steady,twin,slow", func(c *compare.Config) { c.Orders, c.Concurrency = 7, 1 })
 		p50 := metric(t, report, "api_p50")
 		require.NotContains(t, p50.Beats, "twin")
 		require.NotContains(t, p50.Beats, "steady")
@@ -157,7 +157,7 @@ func TestSlowerIsSeenAndTwinsAreNot(t *testing.T) {
 			require.Len(t, p50.Ties, 1)
 			return
 		}
-		t.Logf("too noisy to tell: %+v", p50.Values)
+		t.Logf("too noisy to tell: %v %v %v", *p50.Values["steady"], *p50.Values["twin"], *p50.Values["slow"])
 	}
 	require.Fail(t, "a difference of 30 % was never seen")
 }
