@@ -26,7 +26,10 @@ func TestOutagesAndKills(t *testing.T) {
 	t.Parallel()
 	const seed, orders = 20261130, 1000
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	c := startCluster(t, embeddedSite(t))
+	s := embeddedSite(t)
+	// A record is a dead letter when its lease has run out five times, or when its sends have been late four times.
+	s.env = append(s.env, "HALFBOX_OUTBOX_LEASE=6s", "HALFBOX_OUTBOX_SEND_TIMEOUT=2s")
+	c := startCluster(t, s)
 	relay := c.role(t, "relay")
 	require.NotNil(t, relay)
 	all := cancelling(5, wishes(orders, alternating))
