@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// patience is the deadline of every condition waited for.
-	patience = 20 * time.Second
+	// patience is the deadline of every condition waited for, and of a client's send: longer than the 30 s after which
+	// a client tries again what a pause has made fail.
+	patience = time.Minute
 	tick     = 5 * time.Millisecond
 )
 
@@ -42,7 +43,7 @@ func newProducer(t testing.TB, b *broker.Broker, opts ...producer.Option) rocket
 	t.Helper()
 	p, err := rocketmq.NewProducer(append([]producer.Option{
 		producer.WithNameServer(primitive.NamesrvAddr{b.Addr()}), producer.WithGroupName("plain-" + unique()),
-		producer.WithInstanceName(unique()), producer.WithRetry(0),
+		producer.WithInstanceName(unique()), producer.WithRetry(0), producer.WithSendMsgTimeout(patience),
 	}, opts...)...)
 	require.NoError(t, err)
 	require.NoError(t, p.Start())
@@ -74,11 +75,16 @@ func always(s primitive.LocalTransactionState) func(*primitive.Message) primitiv
 	return func(*primitive.Message) primitive.LocalTransactionState { return s }
 }
 
+// undecided answers no check either: the broker asks whoever has registered by then.
+func undecided(*primitive.MessageExt) primitive.LocalTransactionState {
+	return primitive.UnkonwnState
+}
+
 func newTxProducer(t testing.TB, b *broker.Broker, group string, l listener, opts ...producer.Option) rocketmq.TransactionProducer {
 	t.Helper()
 	p, err := rocketmq.NewTransactionProducer(l, append([]producer.Option{
 		producer.WithNameServer(primitive.NamesrvAddr{b.Addr()}), producer.WithGroupName(group),
-		producer.WithInstanceName(unique()), producer.WithRetry(0),
+		producer.WithInstanceName(unique()), producer.WithRetry(0), producer.WithSendMsgTimeout(patience),
 	}, opts...)...)
 	require.NoError(t, err)
 	require.NoError(t, p.Start())
@@ -134,10 +140,13 @@ func (i *inbox) bodies() []string {
 
 type handler func(m *primitive.MessageExt) consumer.ConsumeResult
 
+// pushConsumer is what a test does with its consumer.
+type pushConsumer struct{ commit, shutdown func() }
+
 // newConsumer starts a push consumer; shutdown is called at the end of the test
 // if not before. It suspends and lets the client go quiet first: its Shutdown
 // closes a channel others may be sending on.
-func newConsumer(t testing.TB, b *broker.Broker, group, topic, tags string, h handler, opts ...consumer.Option) (shutdown func()) {
+func newConsumer(t testing.TB, b *broker.Broker, group, topic, tags string, h handler, opts ...consumer.Option) pushConsumer {
 	t.Helper()
 	c, err := rocketmq.NewPushConsumer(append([]consumer.Option{
 		consumer.WithNameServer(primitive.NamesrvAddr{b.Addr()}), consumer.WithGroupName(group),
@@ -155,13 +164,16 @@ func newConsumer(t testing.TB, b *broker.Broker, group, topic, tags string, h ha
 		})
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
+	commit := func() {
+		if p, ok := c.(interface{ PersistConsumerOffset() error }); ok {
+			_ = p.PersistConsumerOffset()
+		}
+	}
 	var once sync.Once
-	shutdown = func() {
+	shutdown := func() {
 		once.Do(func() {
 			c.Suspend()
-			if p, ok := c.(interface{ PersistConsumerOffset() error }); ok {
-				_ = p.PersistConsumerOffset()
-			}
+			commit()
 			require.NoError(t, c.Shutdown())
 		})
 	}
@@ -172,7 +184,7 @@ func newConsumer(t testing.TB, b *broker.Broker, group, topic, tags string, h ha
 		require.NoError(t, b.Stop(context.Background()))
 		shutdown()
 	})
-	return shutdown
+	return pushConsumer{commit, shutdown}
 }
 
 func collect(in *inbox) handler {

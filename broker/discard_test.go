@@ -25,13 +25,12 @@ func TestCommitAfterDiscardDelivers(t *testing.T) {
 		primitive.CommitMessageState: 1, primitive.RollbackMessageState: 0,
 	} {
 		b := brokertest.Start(t, discards)
-		p := newTxProducer(t, b, "pg", listener{execute: func(*primitive.Message) primitive.LocalTransactionState {
+		p := newTxProducer(t, b, "pg", listener{check: undecided, execute: func(*primitive.Message) primitive.LocalTransactionState {
 			eventually(t, func() bool { return count(b, "TRANS_CHECK_MAX_TIME_TOPIC") == 1 && b.DiscardedHalves() == 1 }, "not given up")
 			return verdict
 		}})
-		ended := func() bool { return b.DiscardedHalves() == 0 && count(b, "orders") == delivered }
 		id := sendHalf(t, p, "orders", "late")
-		eventually(t, ended, "the late verdict is not carried out")
+		eventually(t, func() bool { return b.DiscardedHalves() == 0 && count(b, "orders") == delivered }, "the late verdict is not carried out")
 		if delivered == 1 {
 			require.Equal(t, id, messages(t, b, "orders")[0].UniqKey)
 		}
@@ -43,7 +42,7 @@ func TestCommitAfterDiscardDelivers(t *testing.T) {
 func TestDiscardedHalfEndsByAge(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Start(t, discards)
-	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState)})
+	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState), check: undecided})
 	sendHalf(t, p, "orders", "x")
 	eventually(t, func() bool { return b.DiscardedHalves() == 1 }, "not given up")
 	b = brokertest.Restart(t, b)

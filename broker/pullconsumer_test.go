@@ -32,7 +32,7 @@ func TestPullConsumerReadsDiscardedHalves(t *testing.T) {
 	mqs, err := c.GetTopicRouteInfo("TRANS_CHECK_MAX_TIME_TOPIC")
 	require.NoError(t, err)
 	require.Len(t, mqs, 1)
-	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState)})
+	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState), check: undecided})
 	ids := []string{sendHalf(t, p, "orders", "1"), sendHalf(t, p, "orders", "2")}
 	eventually(t, func() bool { return count(b, "TRANS_CHECK_MAX_TIME_TOPIC") == 2 }, "not given up")
 	res, err := c.PullFrom(within(t), mqs[0], 0, 32)

@@ -85,12 +85,7 @@ func TestStopIsIdempotent(t *testing.T) {
 func TestStopAnswersParkedPulls(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Start(t)
-	w := dial(t, b)
-	require.Zero(t, w.call(105, map[string]string{"topic": "orders"}, nil).Code)
-	w.request(11, map[string]string{
-		"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "2", "suspendTimeoutMillis": "20000",
-	}, nil)
-	eventually(t, func() bool { return b.Stats().ParkedPulls == 1 }, "not parked")
+	w := park(t, b)
 	require.NoError(t, b.Stop(context.Background()))
 	r := w.read()
 	require.Equal(t, 14, r.Code, "the client backs off")

@@ -1,13 +1,13 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2/primitive"
-	"github.com/apache/rocketmq-client-go/v2/producer"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -27,9 +27,18 @@ func count(b *broker.Broker, topic string) int64 {
 	return ts.Messages()
 }
 
+// ended waits until no half is open. The message of one that was committed is visible a moment earlier.
+func ended(t testing.TB, b *broker.Broker) {
+	t.Helper()
+	eventually(t, func() bool { return b.OpenHalves() == 0 }, "a half stays open")
+}
+
+// unchecked leaves halves alone: an END_TRANSACTION that is late is not overtaken by a check.
+func unchecked(c *broker.Config) { c.TransactionTimeout = time.Hour }
+
 func TestTransactionCommit(t *testing.T) {
 	t.Parallel()
-	b := brokertest.Start(t)
+	b := brokertest.Start(t, unchecked)
 	in := &inbox{}
 	newConsumer(t, b, "g", "orders", "*", collect(in))
 	p := newTxProducer(t, b, "pg", listener{execute: func(*primitive.Message) primitive.LocalTransactionState {
@@ -47,7 +56,7 @@ func TestTransactionCommit(t *testing.T) {
 	for _, gone := range []string{"TRAN_MSG", "REAL_TOPIC", "REAL_QID"} {
 		require.Empty(t, got.GetProperty(gone), "%s belongs to the half store", gone)
 	}
-	require.Zero(t, b.OpenHalves())
+	ended(t, b)
 	found, err := b.FindMessages("orders", id)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
@@ -55,10 +64,10 @@ func TestTransactionCommit(t *testing.T) {
 
 func TestTransactionRollback(t *testing.T) {
 	t.Parallel()
-	b := brokertest.Start(t)
+	b := brokertest.Start(t, unchecked)
 	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.RollbackMessageState)})
 	sendHalf(t, p, "orders", "never")
-	eventually(t, func() bool { return b.OpenHalves() == 0 }, "the half stays open")
+	ended(t, b)
 	require.Empty(t, messages(t, b, "orders"))
 }
 
@@ -85,19 +94,24 @@ func TestUnknownIsCheckedUntilDecided(t *testing.T) {
 	eventually(t, func() bool { return count(b, "orders") == 1 }, "not delivered")
 	require.GreaterOrEqual(t, time.Since(start), 850*time.Millisecond, "timeout + two intervals")
 	require.Equal(t, []string{"1", "2", "3"}, []string{<-attempts, <-attempts, <-attempts})
-	require.Zero(t, b.OpenHalves())
+	ended(t, b)
 }
 
 func TestChecksAreCountedWithoutProducerThenDiscarded(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Start(t, func(c *broker.Config) {
 		c.TransactionTimeout, c.CheckInterval, c.CheckMax = 100*time.Millisecond, 100*time.Millisecond, 3
+		c.Hooks.OnRequest = func(r broker.Request) broker.Action {
+			if r.Code == 34 { // no heartbeat registers the producer
+				return broker.Action{Code: 1}
+			}
+			return broker.Action{}
+		}
 	})
-	// The producer's heartbeat comes a second after its start: too late here.
 	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState)})
 	id := sendHalf(t, p, "orders", "lost", "KEYS", "o-1")
 	eventually(t, func() bool { return count(b, "TRANS_CHECK_MAX_TIME_TOPIC") == 1 }, "not discarded")
-	require.Zero(t, b.OpenHalves())
+	ended(t, b)
 	m := messages(t, b, "TRANS_CHECK_MAX_TIME_TOPIC")[0]
 	require.Equal(t, id, m.UniqKey)
 	require.Equal(t, "o-1", m.Keys)
@@ -111,7 +125,7 @@ func TestChecksAreCountedWithoutProducerThenDiscarded(t *testing.T) {
 
 func TestCheckImmunity(t *testing.T) {
 	t.Parallel()
-	b := brokertest.Start(t, func(c *broker.Config) { c.TransactionTimeout = time.Hour })
+	b := brokertest.Start(t, unchecked)
 	checked := make(chan string, 8)
 	p := newRegisteredTxProducer(t, b, "pg", listener{
 		execute: always(primitive.UnkonwnState),
@@ -120,18 +134,17 @@ func TestCheckImmunity(t *testing.T) {
 			return primitive.CommitMessageState
 		},
 	})
-	start := time.Now()
+	start := time.Now().Truncate(time.Millisecond) // the unit of times on the wire
 	sendHalf(t, p, "orders", "waits for the timeout")
 	sendHalf(t, p, "orders", "own immunity", "CHECK_IMMUNITY_TIME_IN_SECONDS", "1")
 	require.Equal(t, "own immunity", <-checked)
 	require.GreaterOrEqual(t, time.Since(start), time.Second)
-	eventually(t, func() bool { return count(b, "orders") == 1 }, "not delivered")
-	require.Equal(t, 1, b.OpenHalves())
+	eventually(t, func() bool { return count(b, "orders") == 1 && b.OpenHalves() == 1 }, "not delivered")
 }
 
 func TestChecksSurviveRestart(t *testing.T) {
 	t.Parallel()
-	b := brokertest.Start(t, func(c *broker.Config) { c.TransactionTimeout = time.Hour })
+	b := brokertest.Start(t, unchecked)
 	p := newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState)})
 	id := sendHalf(t, p, "orders", "survivor")
 	b = brokertest.Restart(t, b, func(c *broker.Config) {
@@ -166,7 +179,7 @@ func TestLateCommitAfterChecksDeliversOnce(t *testing.T) {
 	}})
 	sendHalf(t, p, "orders", "late")
 	eventually(t, func() bool { return count(b, "orders") == 1 }, "not delivered")
-	require.Zero(t, b.OpenHalves())
+	ended(t, b)
 }
 
 // KeepHalf brings RocketMQ's own fault: a committed half is checked again and a
@@ -180,7 +193,7 @@ func TestKeepHalfDeliversTwice(t *testing.T) {
 	p := newRegisteredTxProducer(t, b, "pg", listener{})
 	id := sendHalf(t, p, "orders", "twice")
 	eventually(t, func() bool { return count(b, "orders") == 2 }, "no second delivery")
-	eventually(t, func() bool { return b.OpenHalves() == 0 }, "still open")
+	ended(t, b)
 	found, err := b.FindMessages("orders", id)
 	require.NoError(t, err)
 	require.Len(t, found, 2)
@@ -188,15 +201,21 @@ func TestKeepHalfDeliversTwice(t *testing.T) {
 
 func TestHalfAnswerLost(t *testing.T) {
 	t.Parallel()
-	b := brokertest.Start(t, func(c *broker.Config) {
-		c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action { return broker.Action{Drop: r.Half} }
+	ctx, giveUp := context.WithCancel(t.Context())
+	b := brokertest.Start(t, unchecked, func(c *broker.Config) {
+		c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action {
+			if r.Half {
+				giveUp() // to the client the same as its time-out
+			}
+			return broker.Action{Drop: r.Half}
+		}
 	})
 	ran := false
 	p := newTxProducer(t, b, "pg", listener{execute: func(*primitive.Message) primitive.LocalTransactionState {
 		ran = true
 		return primitive.CommitMessageState
-	}}, producer.WithSendMsgTimeout(200*time.Millisecond))
-	_, err := p.SendMessageInTransaction(within(t), primitive.NewMessage("orders", []byte("x")))
+	}})
+	_, err := p.SendMessageInTransaction(ctx, primitive.NewMessage("orders", []byte("x")))
 	require.ErrorContains(t, err, "timeout")
 	require.False(t, ran)
 	require.Equal(t, 1, b.OpenHalves(), "stored although the client got an error")
@@ -235,13 +254,13 @@ func TestChecksGoRoundRobin(t *testing.T) {
 			},
 		})
 		if i == 1 { // both are registered once the second sends
-			eventually(t, func() bool { return b.Stats().Connections >= 4 }, "both connected")
 			for range 10 {
 				sendHalf(t, p, "orders", "x")
 			}
 		}
 	}
 	eventually(t, func() bool { return count(b, "orders") == 10 }, "not delivered")
-	require.Positive(t, asked[0].Load())
-	require.Positive(t, asked[1].Load())
+	for i := range asked { // one that is slow answers when the other has decided all of them
+		eventually(t, func() bool { return asked[i].Load() > 0 }, "producer %d was not asked", i)
+	}
 }

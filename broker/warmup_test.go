@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 const warmUpTopic = "warmup"
@@ -28,9 +29,15 @@ func (s warmUpSelector) Select(m *primitive.Message, mqs []*primitive.MessageQue
 // send heartbeats only to brokers in routes they looked up, a second after Start.
 func newRegisteredTxProducer(t testing.TB, b *broker.Broker, group string, l listener) rocketmq.TransactionProducer {
 	t.Helper()
-	p := newTxProducer(t, b, group, l, producer.WithQueueSelector(warmUpSelector{producer.NewRoundRobinQueueSelector()}))
+	instance := unique()
+	p := newTxProducer(t, b, group, l, producer.WithInstanceName(instance),
+		producer.WithQueueSelector(warmUpSelector{producer.NewRoundRobinQueueSelector()}))
 	_, err := p.SendMessageInTransaction(within(t), primitive.NewMessage(warmUpTopic, []byte("x")))
 	require.ErrorContains(t, err, "route info not found")
 	require.NoError(t, b.WaitProducer(within(t), group))
+	eventually(t, func() bool { // that may have been another member of the group
+		known, _, err := remoting.KnowsProducer(t.Context(), b.Addr(), group, instance, remoting.Credentials{})
+		return err == nil && known
+	}, "not registered")
 	return p
 }
