@@ -98,19 +98,24 @@ func (b *Broker) reappendOne(tx *writeTx, physical int64) (*message, error) {
 		tx.then(func() { b.halves.remove(physical) })
 		return nil, nil
 	}
-	if err := b.deleteHalf(tx, hr); err != nil {
-		return nil, err
-	}
 	times := checkTimes(hr.m)
 	if times >= b.cfg.CheckMax {
+		if err := b.deleteHalf(tx, hr); err != nil {
+			return nil, err
+		}
 		return nil, fatal(b.discard(tx, physical, hr))
+	}
+	if err := takeHalf(tx, hr); err != nil {
+		return nil, err
 	}
 	hr.former = append(hr.former, halfOffset{physical, hr.m.queueOffset})
 	hr.m.props = hr.m.props.with(propCheckTimes, strconv.Itoa(times+1))
 	due := b.nowMS() + b.cfg.CheckInterval.Milliseconds()
-	if err := b.putHalf(tx, hr, due); err != nil {
+	if err := putHalf(tx, hr); err != nil {
 		return nil, fatal(err)
 	}
+	now := hr.m.physicalOffset
+	tx.then(func() { b.halves.move(physical, now, due) })
 	if err := putAliases(tx, hr.m.physicalOffset, hr.former); err != nil {
 		return nil, err
 	}

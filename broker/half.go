@@ -67,6 +67,15 @@ func (h *halves) add(physical, due int64) (first bool) {
 	return first
 }
 
+// move gives a half that is checked its new offset. It counts as open all the while.
+func (h *halves) move(from, to, due int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.open, from)
+	h.open[to] = &openHalf{to, due}
+	heap.Push(&h.due, openHalf{to, due})
+}
+
 func (h *halves) remove(physical int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,13 +222,27 @@ func (b *Broker) storeHalf(r *request, m *message) {
 	}
 	b.store.submit(&write{
 		op: "half", size: len(m.body),
-		apply: func(tx *writeTx) error { return b.putHalf(tx, &halfRecord{m: m}, 0) },
+		apply: func(tx *writeTx) error { return b.addHalf(tx, m) },
 		done:  func(err error) { b.answerSend(r, err, m) },
 	})
 }
 
-// putHalf gives the half new offsets and stores it. due 0 is its first check.
-func (b *Broker) putHalf(tx *writeTx, hr *halfRecord, due int64) error {
+// addHalf stores a new half.
+func (b *Broker) addHalf(tx *writeTx, m *message) error {
+	if err := putHalf(tx, &halfRecord{m: m}); err != nil {
+		return err
+	}
+	physical, due := m.physicalOffset, b.firstCheck(m)
+	tx.then(func() {
+		if b.halves.add(physical, due) {
+			b.checkWake.poke()
+		}
+	})
+	return nil
+}
+
+// putHalf gives the half new offsets and stores it. The index is the caller's to change.
+func putHalf(tx *writeTx, hr *halfRecord) error {
 	hr.m.storeTime, hr.m.queueOffset, hr.m.physicalOffset = tx.storeTime, tx.nextHalf, tx.nextPhysical
 	value, err := hr.encode()
 	if err != nil {
@@ -227,19 +250,7 @@ func (b *Broker) putHalf(tx *writeTx, hr *halfRecord, due int64) error {
 	}
 	tx.nextHalf++
 	tx.takePhysical(value)
-	physical := hr.m.physicalOffset
-	if err := tx.bucket("half").Put(intKey(physical), value); err != nil {
-		return err
-	}
-	if due == 0 {
-		due = b.firstCheck(hr.m)
-	}
-	tx.then(func() {
-		if b.halves.add(physical, due) {
-			b.checkWake.poke()
-		}
-	})
-	return nil
+	return tx.bucket("half").Put(intKey(hr.m.physicalOffset), value)
 }
 
 // findHalf resolves offsets, current or former, to the half, open or given up.
@@ -272,10 +283,16 @@ func findHalf(tx *writeTx, physical, queueOffset int64) (*halfRecord, error) {
 // durable.
 func (b *Broker) deleteHalf(tx *writeTx, hr *halfRecord) error {
 	physical := hr.m.physicalOffset
+	tx.then(func() { b.halves.remove(physical) })
+	return takeHalf(tx, hr)
+}
+
+// takeHalf removes a half with its aliases from the storage.
+func takeHalf(tx *writeTx, hr *halfRecord) error {
+	physical := hr.m.physicalOffset
 	if err := deleteAliases(tx, hr); err != nil {
 		return err
 	}
-	tx.then(func() { b.halves.remove(physical) })
 	if err := tx.bucket("discarded").Delete(intKey(physical)); err != nil {
 		return err
 	}

@@ -264,3 +264,23 @@ func TestChecksGoRoundRobin(t *testing.T) {
 		eventually(t, func() bool { return asked[i].Load() > 0 }, "producer %d was not asked", i)
 	}
 }
+
+// A half that is asked about again and again is open all the while, whoever looks.
+func TestChecksLeaveTheHalfOpen(t *testing.T) {
+	t.Parallel()
+	var checks atomic.Int32
+	b := brokertest.Start(t, func(c *broker.Config) {
+		c.Logger = zap.NewNop()
+		c.TransactionTimeout, c.CheckInterval, c.CheckMax = time.Millisecond, time.Millisecond, 10000
+		c.Hooks.StorageFault = func(op string) error {
+			if op == "check" {
+				checks.Add(1)
+			}
+			return nil
+		}
+	})
+	sendHalf(t, newTxProducer(t, b, "pg", listener{execute: always(primitive.UnkonwnState), check: undecided}), "orders", "x")
+	for checks.Load() < 100 {
+		require.Equal(t, 1, b.OpenHalves())
+	}
+}
