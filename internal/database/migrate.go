@@ -34,11 +34,12 @@ func (db *DB) Migrate(ctx context.Context, line Line) error {
 	if err != nil {
 		return err
 	}
-	// On SQLite two processes may start on the same files at once. The slower one fails on a table that is there
-	// already, in a transaction that is undone; the next try sees what the other has done.
+	// On SQLite several processes may start on the same files at once. The slower one fails on a table that is there
+	// already, in a transaction that is undone; the next try sees what another has done. That may happen once for each
+	// version, and for the table of versions.
 	tries := 1
 	if db.Dialect == SQLite {
-		tries = 3
+		tries += len(provider.ListSources()) + 1
 	}
 	for range tries {
 		if _, err = provider.Up(ctx); err == nil {

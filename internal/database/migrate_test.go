@@ -31,7 +31,7 @@ func testLine(versions int) database.Line {
 const testVersions = 4
 
 func openAndMigrate(path string) error {
-	db, err := database.OpenSQLite(path, database.Options{})
+	db, err := database.OpenSQLite(path, database.Options{LockWait: wait})
 	if err != nil {
 		return err
 	}
@@ -106,6 +106,23 @@ func TestMigrateFromManyGoroutines(t *testing.T) {
 		wg.Wait()
 		requireMigrated(t, open(t, path, database.Options{}))
 	}
+}
+
+// Another process is faster at every version.
+func TestMigrateBehindAnother(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	other := open(t, path, database.Options{})
+	done := 0
+	db := open(t, path, database.Options{Hooks: database.Hooks{Before: func(op database.Op, _ string) error {
+		if op != database.OpBegin || done == testVersions {
+			return nil
+		}
+		done++
+		return other.Migrate(t.Context(), testLine(done))
+	}}})
+	require.NoError(t, db.Migrate(t.Context(), testLine(testVersions)))
+	requireMigrated(t, db)
 }
 
 func TestMigrateFromTwoProcesses(t *testing.T) {
