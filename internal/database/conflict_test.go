@@ -151,15 +151,18 @@ func TestBusyFileIsALockConflict(t *testing.T) {
 func TestBusyFileIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	var begins failCounter
-	holder := open(t, path, database.Options{})
-	db := open(t, path, database.Options{LockWait: 10 * time.Millisecond, Hooks: database.Hooks{Before: begins.count(database.OpBegin)}})
-	release := holdLock(t, holder)
-	done := make(chan error, 1)
-	go func() { done <- db.InTx(context.Background(), func(tx *gorm.DB) error { return insert(tx, 1) }) }()
-	require.Eventually(t, func() bool { return begins.n.Load() >= 2 }, wait, tick, "not repeated")
-	release()
-	require.NoError(t, <-done)
+	release := holdLock(t, open(t, path, database.Options{}))
+	begins := 0
+	db := open(t, path, database.Options{LockWait: 10 * time.Millisecond, Hooks: database.Hooks{Before: func(op database.Op, _ string) error {
+		if op == database.OpBegin {
+			if begins++; begins == 2 {
+				release()
+			}
+		}
+		return nil
+	}}})
+	require.NoError(t, db.InTx(t.Context(), func(tx *gorm.DB) error { return insert(tx, 1) }))
+	require.Equal(t, 2, begins)
 	require.Equal(t, []int{1}, ids(t, db))
 }
 

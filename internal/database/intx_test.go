@@ -146,7 +146,7 @@ func TestInTxContextEndedAtCommit(t *testing.T) {
 func TestInTxDeadlineWhileWaitingForTheLock(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	holder, db := open(t, path, database.Options{}), open(t, path, database.Options{LockWait: time.Minute})
+	holder, db := open(t, path, database.Options{}), open(t, path, database.Options{LockWait: 10 * wait})
 	release := holdLock(t, holder)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -113,7 +113,7 @@ func TestCommitOnAKilledConnectionOfMySQL(t *testing.T) {
 // alone, whether it looks at errors or not.
 func TestDeadlockOfMySQLThatNobodyLooksAt(t *testing.T) {
 	t.Parallel()
-	db := newMySQL(t, database.Options{LockWait: wait})
+	db := newMySQL(t, database.Options{LockWait: 10 * time.Second})
 	require.NoError(t, insert(db.Write, 1))
 	require.NoError(t, insert(db.Write, 2))
 	var both, ended sync.WaitGroup
