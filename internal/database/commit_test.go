@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -17,17 +16,6 @@ import (
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/internal/database"
 )
-
-type failCounter struct{ n atomic.Int64 }
-
-func (c *failCounter) count(kind database.Op) func(database.Op, string) error {
-	return func(op database.Op, _ string) error {
-		if op == kind {
-			c.n.Add(1)
-		}
-		return nil
-	}
-}
 
 func myErr(number uint16) error { return &mysql.MySQLError{Number: number, Message: "injected"} }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,13 +39,13 @@ func TestDeadlockOfMySQLIsRepeated(t *testing.T) {
 	mustExec(t, db, "INSERT INTO t (id, note) VALUES (1, ''), (2, '')")
 	var both sync.WaitGroup // until each holds its first row
 	both.Add(2)
-	var runs failCounter
+	var runs atomic.Int64
 	var wg sync.WaitGroup
 	for _, order := range [][]int{{1, 2}, {2, 1}} {
 		first := true
 		wg.Go(func() {
 			err := db.InTx(t.Context(), func(tx *gorm.DB) error {
-				runs.n.Add(1)
+				runs.Add(1)
 				if err := tx.Exec("UPDATE t SET note = concat(note, 'x') WHERE id = ?", order[0]).Error; err != nil {
 					return err
 				}
@@ -61,7 +62,7 @@ func TestDeadlockOfMySQLIsRepeated(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.GreaterOrEqual(t, runs.n.Load(), int64(3), "there was a deadlock")
+	require.GreaterOrEqual(t, runs.Load(), int64(3), "there was a deadlock")
 	var notes []string
 	require.NoError(t, db.Read.Raw("SELECT note FROM t ORDER BY id").Scan(&notes).Error)
 	require.Equal(t, []string{"xx", "xx"}, notes, "each transaction counts once")
