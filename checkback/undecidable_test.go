@@ -27,9 +27,9 @@ import (
 // spoiler is a wire to a broker on which some stored messages are damaged.
 type spoiler struct {
 	listener net.Listener
-	target   string
 
 	mu     sync.Mutex
+	target string
 	damage map[string]func(record []byte) // by a text in the message
 }
 
@@ -55,6 +55,12 @@ func newSpoiler(t testing.TB) *spoiler {
 	return s
 }
 
+func (s *spoiler) to(target string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.target = target
+}
+
 func (s *spoiler) on(text string, damage func(record []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +69,10 @@ func (s *spoiler) on(text string, damage func(record []byte)) {
 
 func (s *spoiler) serve(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("tcp", s.target)
+	s.mu.Lock()
+	target := s.target
+	s.mu.Unlock()
+	server, err := net.Dial("tcp", target)
 	if err != nil {
 		return
 	}
@@ -107,8 +116,8 @@ func TestRescueMovesPastMalformedRecords(t *testing.T) {
 	t.Parallel()
 	wire := newSpoiler(t)
 	b := quickBroker(t, func(c *broker.Config) { c.Advertise = wire.listener.Addr().String() })
-	wire.target = b.Addr()
-	w := newWorld(t, newSQLite(t), wire.target)
+	wire.to(b.Addr())
+	w := newWorld(t, newSQLite(t), b.Addr())
 	db := w.open(t, database.Options{})
 	first, err := w.order(t, db, nil)
 	require.NoError(t, err)
