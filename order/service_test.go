@@ -137,7 +137,7 @@ func TestSameKeyAtOnce(t *testing.T) {
 	t.Parallel()
 	onEngines(t, func(t *testing.T, e engine) {
 		const callers = 32
-		db := e.db(t)
+		db := e.open(t, database.Options{LockWait: wait, MaxOpen: callers}) // see TestCancelAtOnce
 		s, d := newService(t, db)
 		results := make(chan order.Order, callers)
 		var fresh sync.Map
