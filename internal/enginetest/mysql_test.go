@@ -11,7 +11,7 @@ import (
 )
 
 // soon is the deadline for what must happen.
-const soon = 5 * time.Second
+const soon = 30 * time.Second
 
 func openMySQL(t *testing.T, dsn string) *database.DB {
 	db, err := database.OpenMySQL(dsn, database.Options{})
@@ -68,7 +68,7 @@ func TestMySQLBehindProxy(t *testing.T) {
 		var id int
 		return direct.Read.Raw("SELECT id FROM t WHERE id = 2").Row().Scan(&id)
 	}), "the server has committed")
-	p.Pass()
+	p.Cut() // its answer may be on the way yet
 	require.Error(t, <-committed, "and the client does not know")
 }
 
