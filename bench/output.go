@@ -30,7 +30,8 @@ type output struct {
 }
 
 func newOutput(nameServer, group string) (*output, error) {
-	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{nameServer}, Group: group, SendTimeout: 3 * time.Second})
+	// The bare loop ends with a send that fails. A broker that is slow once must not be its end.
+	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{nameServer}, Group: group, SendTimeout: 10 * time.Second})
 	if err != nil {
 		return nil, err
 	}
