@@ -116,6 +116,28 @@ func TestWriterAndReadersAtOnce(t *testing.T) {
 	require.Len(t, ids(t, db), 2*writes)
 }
 
+// Several processes that start on a folder without files all want to make them.
+func TestOpenANewFileAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 10 {
+		path := filepath.Join(t.TempDir(), "new.db")
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				db, err := database.OpenSQLite(path, database.Options{LockWait: wait})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := db.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
 func TestOpenInAMissingFolder(t *testing.T) {
 	t.Parallel()
 	_, err := database.OpenSQLite(filepath.Join(t.TempDir(), "missing", "x.db"), database.Options{})

@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	libtnb "github.com/libtnb/sqlite"
 	"modernc.org/sqlite"
@@ -26,7 +28,7 @@ func OpenSQLite(path string, o Options) (*DB, error) {
 	}
 	db.pools = append(db.pools, writer)
 	// The first connection creates the file and switches it to WAL; a reader could do neither.
-	if err := writer.PingContext(context.Background()); err != nil {
+	if err := connectFirst(writer, o.LockWait); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
@@ -44,6 +46,24 @@ func OpenSQLite(path string, o Options) (*DB, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return db, nil
+}
+
+// connectFirst makes a pool's first connection. While another process switches the file to WAL SQLite refuses to do it
+// as well, at once and whatever the busy timeout is.
+func connectFirst(pool *sql.DB, lockWait time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	for {
+		err := pool.PingContext(context.Background())
+		if !IsLockConflict(err) {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(1+rand.IntN(20)) * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 func openSQLitePool(dsn string, o Options, maxOpen int) (*sql.DB, error) {
