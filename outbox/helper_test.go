@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -68,7 +69,7 @@ func newSQLite(t testing.TB) *engine {
 				return before(op, query)
 			}
 		}
-		db, err := database.OpenSQLite(path, o)
+		db, err := database.OpenSQLite(path, patient(o))
 		require.NoError(t, err)
 		if _, bench := t.(*testing.B); !bench {
 			// No test cuts the power, so the disk need not be waited for.
@@ -85,13 +86,19 @@ func newSQLite(t testing.TB) *engine {
 func newMySQL(t testing.TB) *engine {
 	dsn := enginetest.MySQL(t)
 	e := &engine{name: "mysql", dsn: dsn, modes: []ClaimMode{ClaimSkipLocked, ClaimConditionalUpdate}, open: func(t testing.TB, o database.Options) *database.DB {
-		db, err := database.OpenMySQL(dsn, o)
+		db, err := database.OpenMySQL(dsn, patient(o))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		return db
 	}}
 	e.migrate(t)
 	return e
+}
+
+// patient lets statements wait for a lock for as long as a busy machine may hold it, unless the wait is a test's matter.
+func patient(o database.Options) database.Options {
+	o.LockWait = cmp.Or(o.LockWait, 20*time.Second)
+	return o
 }
 
 func (e *engine) migrate(t testing.TB) {
@@ -226,7 +233,7 @@ func start(t testing.TB, r *Relay) {
 	t.Helper()
 	require.NoError(t, r.Start())
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, r.Stop(ctx))
 	})
@@ -275,10 +282,11 @@ func countStatus(t testing.TB, db *database.DB, s Status) int {
 	return int(n)
 }
 
-// eventually waits for cond, which runs on the test's own goroutine and may therefore require things.
+// eventually waits for cond, which runs on the test's own goroutine and may therefore require things. Its limit is longer
+// than a lease of testConfig: what a late answer of the database has left behind is sent when that is over.
 func eventually(t testing.TB, cond func() bool, msg string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !cond(); sleep(t.Context(), 2*time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); !cond(); sleep(t.Context(), 2*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("never happened: " + msg)
 		}

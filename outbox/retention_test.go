@@ -137,7 +137,6 @@ func TestRetentionBesideWritersAndRelays(t *testing.T) {
 		for i := range 2 {
 			cfg := testConfig(t, e.db(t), sink)
 			cfg.Instance, cfg.Logger = fmt.Sprint("relay", i), log.logger()
-			cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = 30*time.Second, 10*time.Second, 10*time.Second
 			cfg.Retention, cfg.RetentionInterval = time.Millisecond, 2*time.Millisecond
 			start(t, newTestRelay(t, cfg))
 		}
