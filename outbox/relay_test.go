@@ -99,6 +99,7 @@ func TestStopCutOff(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("shutdown timeout"))
 		require.ErrorContains(t, r.Stop(ctx), "shutdown timeout")
+		<-r.done // Stop waits for a moment only
 		require.Equal(t, 3, countStatus(t, db, StatusSending))
 		require.Equal(t, 7, countStatus(t, db, StatusWait))
 	})
