@@ -54,7 +54,7 @@ func (l *loop) deliver(soft, hard context.Context, c claim, probe, alone bool) e
 }
 
 func (l *loop) newLease(c claim) *lease {
-	ls := &lease{store: l.store, term: l.cfg.Lease, margin: l.cfg.margin(), stmt: l.cfg.StatementTimeout}
+	ls := &lease{store: l.store, term: l.cfg.Lease, margin: l.cfg.margin(), stmt: l.cfg.StatementTimeout, every: l.renewEvery}
 	ls.miss = func(op string, n int) {
 		l.metrics.misses(op).Add(float64(n))
 		l.log.Error("lease was lost", zap.String("op", op), zap.String("claim_owner", c.owner), zap.Int("rows", n))

@@ -17,6 +17,7 @@ type lease struct {
 	term   time.Duration
 	margin time.Duration // given up at the end, for clocks that run at different speeds
 	stmt   time.Duration // limit of one statement
+	every  time.Duration // between two renewals
 	miss   func(op string, n int)
 
 	mu   sync.Mutex // held while a statement runs, so that renewals and write-backs do not cross
@@ -113,7 +114,7 @@ func (l *lease) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		wait := l.term / 3
+		wait := l.every
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		for {
@@ -124,9 +125,9 @@ func (l *lease) keep(ctx context.Context) (stop func()) {
 			}
 			// A renewal that fails is tried again well before the lease ends. Its error needs no handling here: the
 			// next send sees that the lease is too short.
-			wait = l.term / 3
+			wait = l.every
 			if l.renew(ctx) != nil {
-				wait = l.term / 12
+				wait = l.every / 4
 			}
 			timer.Reset(wait)
 		}

@@ -19,6 +19,8 @@ type loop struct {
 	name    string
 	nudge   chan struct{}
 
+	renewEvery time.Duration // a lease while its records are worked on
+
 	batch    int // size of the next, grown while there is a backlog
 	breaker  breaker
 	pace     pace
@@ -36,7 +38,7 @@ type loop struct {
 func newLoop(cfg RelayConfig, s store, m *relayMetrics, sink Sink) *loop {
 	l := &loop{
 		cfg: cfg, store: s, metrics: m.sink(sink.Name()), log: cfg.Logger.With(zap.String("sink", sink.Name())),
-		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1), batch: cfg.Batch,
+		sink: sink, name: sink.Name(), nudge: make(chan struct{}, 1), renewEvery: cfg.Lease / 3, batch: cfg.Batch,
 		breaker: breaker{cfg: cfg.Breaker}, pace: pace{perSecond: cfg.DrainRate},
 	}
 	l.pace.start(time.Now()) // this relay was away
