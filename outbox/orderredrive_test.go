@@ -23,14 +23,13 @@ func TestRedriveAndPurgeBesideOrderedRelays(t *testing.T) {
 			writeVersions(t, db, key(i), 1, versions)
 		}
 		var mended atomic.Bool
-		sink := newFakeSink(func(_ context.Context, batch []Record) error {
-			for _, r := range batch {
-				if r.AggregateVersion == dead && !mended.Load() {
-					return Refused(errors.New("no such topic"))
-				}
+		// One by one, so that nothing is sent again because of what was refused beside it.
+		sink := limitedSink{newFakeSink(func(_ context.Context, batch []Record) error {
+			if batch[0].AggregateVersion == dead && !mended.Load() {
+				return Refused(errors.New("no such topic"))
 			}
 			return nil
-		})
+		}), 1, 0}
 		var relays []*Relay
 		for i := range 2 {
 			relays = append(relays, orderedRelay(t, e.db(t), mode, HeadOfLineBlock, sink, func(c *RelayConfig) {
