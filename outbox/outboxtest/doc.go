@@ -11,5 +11,5 @@
 // Published means committed: the helpers read outside of any transaction, so what a transaction in progress has written
 // is not seen. An assertion that fails ends the test (FailNow), so it belongs into the test's own goroutine.
 //
-// Times: AwaitDelivered waits at most 10 s, by the monotonic clock. The helpers are safe for concurrent use.
+// Times: AwaitDelivered waits at most a minute, by the monotonic clock. The helpers are safe for concurrent use.
 package outboxtest

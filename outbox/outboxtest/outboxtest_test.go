@@ -131,8 +131,8 @@ func TestAssertPublished(t *testing.T) {
 func relay(t *testing.T, db *localtx.DB, sink outbox.Sink) {
 	t.Helper()
 	r, err := outbox.NewRelay(outbox.RelayConfig{
-		DB: db, Sinks: []outbox.Sink{sink}, Lease: 10 * time.Second, SendTimeout: 200 * time.Millisecond, BackoffBase: time.Millisecond,
-		PollMin: time.Millisecond, PollMax: 10 * time.Millisecond, Breaker: outbox.BreakerConfig{OpenMin: time.Millisecond, OpenMax: 5 * time.Millisecond},
+		DB: db, Sinks: []outbox.Sink{sink}, Lease: time.Hour, SendTimeout: 200 * time.Millisecond, StatementTimeout: 20 * time.Second,
+		BackoffBase: time.Millisecond, PollMin: time.Millisecond, PollMax: 10 * time.Millisecond, Breaker: outbox.BreakerConfig{OpenMin: time.Millisecond, OpenMax: 5 * time.Millisecond},
 	})
 	require.NoError(t, err)
 	require.NoError(t, r.Start())

@@ -131,7 +131,7 @@ func (r *Recorder) Events(t testing.TB) (events []halfbox.Event) {
 	return events
 }
 
-// Await waits until n records were confirmed, duplicates included, and returns them. It fails the test after 10 s.
+// Await waits until n records were confirmed, duplicates included, and returns them. It fails the test after a minute.
 func (r *Recorder) Await(t testing.TB, n int) []outbox.Record {
 	t.Helper()
 	poll := time.NewTicker(time.Millisecond)
