@@ -171,8 +171,11 @@ func (l *link) carry(c chunk, to net.Conn, g *gate) bool {
 				return false
 			}
 			c.data = c.data[v.pass:]
-			continue
 		}
+		if len(c.data) == 0 {
+			break
+		}
+		// The rest is this fault's too, also when it has ended meanwhile.
 		switch v.kind {
 		case Cut:
 			return false
