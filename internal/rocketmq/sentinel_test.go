@@ -41,7 +41,7 @@ func TestSentinelFollowsTheRoute(t *testing.T) {
 	require.Equal(t, routeEveryAway, s.untilNextRoute())
 	require.NoError(t, s.ready(), "the other one is there")
 	s.absent("b:1", errors.New("gone"))
-	require.ErrorContains(t, s.ready(), "broker a:1 has been away for 0s: gone")
+	require.Regexp(t, `broker a:1 has been away for \d+s: gone`, s.ready())
 	s.present("b:1")
 	require.True(t, hasReturned(s))
 	require.NoError(t, s.ready())
