@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,7 +33,7 @@ func TestCredentialsSignRequests(t *testing.T) {
 		}
 	})
 	creds := rocketmq.Credentials{AccessKey: "halfbox", SecretKey: "hunter2"}
-	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{b.Addr()}, Credentials: creds, Group: "g", SendTimeout: 5 * time.Second})
+	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{b.Addr()}, Credentials: creds, Group: "g", SendTimeout: wait})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Shutdown()) })
 	id := send(t, p, "t", "x")

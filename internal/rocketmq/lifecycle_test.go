@@ -95,11 +95,10 @@ func TestStopWhileTheNameServerSaysNothing(t *testing.T) {
 	c := newConsumer(t, silent.Addr().String(), rocketmq.ConsumerConfig{Handle: (&inbox{}).collect})
 	c.Start()
 	<-connected
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	began := time.Now()
 	require.NoError(t, c.Stop(ctx))
-	require.Less(t, time.Since(began), 10*time.Second)
+	require.NoError(t, ctx.Err(), "it waited for the name server")
 	require.Error(t, c.Ready())
 	require.NoError(t, silent.Close())
 	accepting.Wait()
@@ -122,12 +121,16 @@ func TestWaitingForTheBrokerLeaksNothing(t *testing.T) {
 			conn.Close()
 		}
 	})
+	clients := func() int {
+		stacks := make([]byte, 8<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		return strings.Count(string(stacks), "consumer.(*statsItemSet)")
+	}
+	before := clients() // of tests that have ended, if they are run again and again
 	c := newConsumer(t, nobody.Addr().String(), rocketmq.ConsumerConfig{Handle: (&inbox{}).collect})
 	c.Start()
 	require.Eventually(t, func() bool { return tries.Load() >= 4 }, wait, tick)
-	stacks := make([]byte, 8<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	require.Zero(t, strings.Count(string(stacks), "consumer.(*statsItemSet)"), "clients were made for nothing")
+	require.LessOrEqual(t, clients(), before, "clients were made for nothing")
 	require.NoError(t, nobody.Close())
 	refusing.Wait()
 	stop(t, c)

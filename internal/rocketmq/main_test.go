@@ -21,13 +21,13 @@ func TestMain(m *testing.M) { rocketmqtest.Main(m) }
 
 const (
 	topic = "ORDER_EVENT_TOPIC"
-	wait  = 45 * time.Second // the client may give a queue up at the start and take it again in its next round, 20 s later
+	wait  = time.Minute // the client may give a queue up at the start and take it again in its next round, 20 s later
 	tick  = 5 * time.Millisecond
 )
 
 func newProducer(t testing.TB, b *broker.Broker) client.Producer {
 	t.Helper()
-	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{b.Addr()}, Group: "plain-" + uuid.NewString(), SendTimeout: 5 * time.Second})
+	p, err := rocketmq.NewProducer(rocketmq.ProducerConfig{NameServers: []string{b.Addr()}, Group: "plain-" + uuid.NewString(), SendTimeout: wait})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Shutdown()) })
 	return p
@@ -128,7 +128,7 @@ func requireCommitted(t testing.TB, b *broker.Broker, group string, messages int
 			sum += offset
 		}
 		return sum == messages
-	}, 2*time.Second, tick, "the offsets were not sent")
+	}, wait, tick, "the offsets were not sent")
 }
 
 func body(i int) string { return fmt.Sprintf("body-%d", i) }

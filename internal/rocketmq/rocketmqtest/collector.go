@@ -30,7 +30,7 @@ func Collect(t testing.TB, nameServers []string, topic string) func(msgID string
 	require.NoError(t, err)
 	c.Start()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, c.Stop(ctx))
 	})
