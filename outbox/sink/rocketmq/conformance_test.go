@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, relay.Start())
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			require.NoError(t, relay.Stop(ctx))
 			require.NoError(t, sink.Close(ctx))

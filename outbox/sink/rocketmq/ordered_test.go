@@ -1,19 +1,14 @@
 package rocketmq
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	client "github.com/apache/rocketmq-client-go/v2"
-	"github.com/apache/rocketmq-client-go/v2/consumer"
-	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -24,7 +19,6 @@ import (
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/enginetest"
 	"github.com/halfbox/halfbox/internal/remoting"
-	"github.com/halfbox/halfbox/internal/rocketmq"
 	"github.com/halfbox/halfbox/outbox"
 )
 
@@ -63,42 +57,57 @@ func TestQueueOfAKey(t *testing.T) {
 
 func newOrdered(t *testing.T, nameServers []string) *Ordered {
 	t.Helper()
-	s, err := NewOrdered(Config{Name: "main", NameServers: nameServers, Group: "ordered-" + uuid.NewString(), SendTimeout: 2 * time.Second})
+	s, err := NewOrdered(Config{Name: "main", NameServers: nameServers, Group: "ordered-" + uuid.NewString(), SendTimeout: patience})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		require.NoError(t, s.Close(ctx))
 	})
 	return s
 }
 
-// arrivals are messages in the order in which their queue has them.
-func arrivals(t *testing.T, nameServers []string, topic string, n int) []*primitive.MessageExt {
+// arrivals waits for n messages, and returns all in the order in which their queues have them, repetitions left out.
+func arrivals(t *testing.T, nameServers []string, topic string, n int) []arrival {
 	t.Helper()
-	resolver, err := rocketmq.Resolver(nameServers)
-	require.NoError(t, err)
-	c, err := client.NewPushConsumer(consumer.WithNsResolver(resolver), consumer.WithGroupName("arrivals-"+uuid.NewString()),
-		consumer.WithInstance(uuid.NewString()), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
-	require.NoError(t, err)
-	var mu sync.Mutex
-	var got []*primitive.MessageExt
-	require.NoError(t, c.Subscribe(topic, consumer.MessageSelector{}, func(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		got = append(got, msgs...)
-		return consumer.ConsumeSuccess, nil
-	}))
-	require.NoError(t, c.Start())
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(got) >= n }, 60*time.Second, 10*time.Millisecond)
-	c.Suspend()
-	require.NoError(t, c.Shutdown())
-	mu.Lock()
-	defer mu.Unlock()
-	slices.SortFunc(got, func(a, b *primitive.MessageExt) int {
-		return cmp.Or(cmp.Compare(a.Queue.BrokerName, b.Queue.BrokerName), cmp.Compare(a.Queue.QueueId, b.Queue.QueueId), cmp.Compare(a.QueueOffset, b.QueueOffset))
-	})
-	return slices.Clone(got)
+	var got []arrival
+	require.Eventually(t, func() bool {
+		all, err := readQueues(nameServers[0], topic)
+		got = all
+		return err == nil && len(all) >= n
+	}, patience, 10*tick)
+	return got
+}
+
+// arrival is a message and the queue that has it.
+type arrival struct {
+	remoting.Message
+	queue string
+}
+
+func readQueues(nameServer, topic string) (all []arrival, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	queues, err := remoting.Queues(ctx, nameServer, topic, remoting.Credentials{})
+	seen := map[string]bool{}
+	for _, q := range queues {
+		for next, end := int64(0), int64(1); next < end; {
+			p, err := remoting.Pull(ctx, q.Addr, remoting.PullRequest{
+				Group: remoting.ToolsGroup, Topic: topic, Queue: q.ID, Offset: next, Max: 32,
+			}, remoting.Credentials{})
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range p.Messages {
+				if id := m.Properties[remoting.PropertyUniqueKey]; !seen[id] {
+					seen[id] = true
+					all = append(all, arrival{m, queueName(q)})
+				}
+			}
+			next, end = p.Next, p.Max
+		}
+	}
+	return all, err
 }
 
 // TestEventsOfAnOrderArriveInOrder: created and cancelled of many orders, written in one go and relayed by two relays;
@@ -156,30 +165,25 @@ func arriveInOrder(t *testing.T, nameServers []string, topic string, open func()
 		relayDB := open()
 		t.Cleanup(func() { require.NoError(t, relayDB.Close()) })
 		relay, err := outbox.NewRelay(outbox.RelayConfig{
-			DB: relayDB, Sinks: []outbox.Sink{newOrdered(t, nameServers)}, Batch: 50,
+			DB: relayDB, Sinks: []outbox.Sink{newOrdered(t, nameServers)}, Batch: 50, SendTimeout: patience,
 			Ordered: map[string]outbox.HeadOfLine{"main": outbox.HeadOfLineBlock},
 		})
 		require.NoError(t, err)
 		require.NoError(t, relay.Start())
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			require.NoError(t, relay.Stop(ctx))
 		})
 	}
-	queueOf, seen, first := map[string]string{}, map[string][]string{}, map[string]bool{}
+	queueOf, seen := map[string]string{}, map[string][]string{}
 	for _, m := range arrivals(t, nameServers, topic, 2*orders) {
-		id := m.GetProperty(primitive.PropertyUniqueClientMessageIdKeyIndex)
-		if first[id] {
-			continue // a repetition
+		key := m.Properties[remoting.PropertyKeys]
+		if had := queueOf[key]; had != "" {
+			require.Equal(t, had, m.queue)
 		}
-		first[id] = true
-		queue := fmt.Sprint(m.Queue.BrokerName, m.Queue.QueueId)
-		if had := queueOf[m.GetKeys()]; had != "" {
-			require.Equal(t, had, queue)
-		}
-		queueOf[m.GetKeys()] = queue
-		seen[m.GetKeys()] = append(seen[m.GetKeys()], m.GetTags())
+		queueOf[key] = m.queue
+		seen[key] = append(seen[key], m.Properties[remoting.PropertyTags])
 	}
 	require.Len(t, seen, orders)
 	used := map[string]bool{}
@@ -194,7 +198,7 @@ func arriveInOrder(t *testing.T, nameServers []string, topic string, open func()
 func TestOrderedSinkWithoutAServer(t *testing.T) {
 	t.Parallel()
 	s := newOrdered(t, []string{"127.0.0.1:1"})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := s.Partitions(ctx, []outbox.Record{record(1)})
 	require.ErrorIs(t, err, outbox.ErrUnreachable)
@@ -205,7 +209,7 @@ func TestOrderedSinkRefusesABatchOfSeveralQueues(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Start(t)
 	s := newOrdered(t, []string{b.Addr()})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var batch []outbox.Record
 	for i := range 20 {

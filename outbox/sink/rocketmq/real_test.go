@@ -38,7 +38,7 @@ func realStrategy(t *testing.T, claim outbox.ClaimMode, hooks database.Hooks) co
 	require.NoError(t, err)
 	require.NoError(t, relay.Start())
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, relay.Stop(ctx))
 		require.NoError(t, sink.Close(ctx))
