@@ -54,8 +54,14 @@ func NewCluster(ctx context.Context, nameServers []string, onRequest func(Reques
 	if len(c.nameServers) == 0 {
 		return nil, errors.New("no name server")
 	}
+	// A question on a connection that is kept may take as long as ctx lets it.
+	conn, err := remoting.Dial(ctx, c.nameServers[0].Addr(), remoting.Credentials{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
 	// Every broker that may make topics has this one.
-	route, err := remoting.Ask(ctx, c.nameServers[0].Addr(), codeRoute, map[string]string{"topic": "TBW102"}, remoting.Credentials{})
+	route, err := conn.Ask(ctx, codeRoute, map[string]string{"topic": "TBW102"})
 	if err != nil {
 		return nil, err
 	}

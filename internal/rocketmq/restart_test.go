@@ -229,7 +229,9 @@ func TestFormerClientGetsNoQueues(t *testing.T) {
 // joined makes a client a member of a consumer group until the test ends, and returns the group's members.
 func joined(t *testing.T, b *broker.Broker, group, clientID string) []string {
 	t.Helper()
-	conn, err := remoting.Dial(t.Context(), b.Addr(), remoting.Credentials{})
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	conn, err := remoting.Dial(ctx, b.Addr(), remoting.Credentials{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	body, err := json.Marshal(map[string]any{"clientID": clientID, "producerDataSet": []any{}, "consumerDataSet": []any{map[string]any{
@@ -237,11 +239,11 @@ func joined(t *testing.T, b *broker.Broker, group, clientID string) []string {
 		"subscriptionDataSet": []any{map[string]any{"topic": topic, "subString": "*"}},
 	}}})
 	require.NoError(t, err)
-	_, err = conn.AskWithBody(t.Context(), 34, nil, body) // HEART_BEAT
+	_, err = conn.AskWithBody(ctx, 34, nil, body) // HEART_BEAT
 	require.NoError(t, err)
 	var members struct{ ConsumerIDList []string }
 	for len(members.ConsumerIDList) == 0 { // what comes first may be the news that the group has changed
-		a, err := conn.Ask(t.Context(), 38, map[string]string{"consumerGroup": group}) // GET_CONSUMER_LIST_BY_GROUP
+		a, err := conn.Ask(ctx, 38, map[string]string{"consumerGroup": group}) // GET_CONSUMER_LIST_BY_GROUP
 		require.NoError(t, err)
 		if len(a.Body) > 0 {
 			require.NoError(t, json.Unmarshal(a.Body, &members))
