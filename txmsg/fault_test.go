@@ -13,6 +13,7 @@ import (
 
 	"github.com/halfbox/halfbox"
 	"github.com/halfbox/halfbox/broker"
+	"github.com/halfbox/halfbox/checkback"
 	"github.com/halfbox/halfbox/internal/brokertest"
 	"github.com/halfbox/halfbox/internal/database"
 	"github.com/halfbox/halfbox/internal/enginetest"
@@ -87,7 +88,39 @@ func onHalf(armed *atomic.Bool, act broker.Action) func(broker.Request) broker.A
 	}
 }
 
+// storing counts the half messages that the broker has stored, and acts on their answers while it is armed.
+func storing(stored *atomic.Int32, armed *atomic.Bool, act broker.Action) func(broker.Request, int) broker.Action {
+	return func(r broker.Request, code int) broker.Action {
+		if r.Half && code == 0 {
+			stored.Add(1)
+		}
+		return onHalf(armed, act)(r)
+	}
+}
+
 var request = order.CreateRequest{UserID: 7, AmountCents: 9990}
+
+// create makes an order as soon as one can be made: half messages whose deadline is short for the sake of a fault may
+// miss it without one.
+func create(t testing.TB, s *order.Service) (o order.Order) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		o, _, err = s.Create(t.Context(), request)
+		return err == nil
+	}, 2*wait, 10*tick)
+	return o
+}
+
+// startPeer starts another instance of the service. It is asked about half messages while the rig's own producer, whose
+// connection was cut, waits for its next heartbeat.
+func (r *rig) startPeer(t testing.TB) {
+	t.Helper()
+	cfg := r.cfg
+	cfg.Registerer = nil
+	peer := startProducer(t, cfg)
+	require.Eventually(t, func() bool { return peer.Ready() == nil }, 2*wait, tick)
+}
 
 func requireUnavailable(t *testing.T, err error) {
 	t.Helper()
@@ -175,25 +208,28 @@ func TestHalfAnswerLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var armed atomic.Bool
+			var stored atomic.Int32
 			armed.Store(true)
 			r := newRig(t, rigOptions{
-				broker: func(c *broker.Config) {
-					c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action { return onHalf(&armed, act)(r) }
-				},
+				broker:   func(c *broker.Config) { c.Hooks.OnResponse = storing(&stored, &armed, act) },
 				producer: func(c *txmsg.Config) { c.HalfTimeout = 200 * time.Millisecond },
 			})
+			r.awaitReady(t)
+			if act.Disconnect {
+				r.startPeer(t)
+			}
 			s := r.service(t)
 			_, _, err := s.Create(t.Context(), request)
 			requireUnavailable(t, err)
 			orders, _ := r.rows(t)
 			require.Empty(t, orders)
+			require.Eventually(t, func() bool { return stored.Load() == 1 }, wait, tick)
 			r.requireSettled(t)
 			_, tombstones := r.rows(t)
 			require.Len(t, tombstones, 1, "the check voided the stored half")
 
 			armed.Store(false)
-			_, _, err = s.Create(t.Context(), request)
-			require.NoError(t, err)
+			create(t, s)
 			r.requireSettled(t)
 		})
 	}
@@ -202,10 +238,12 @@ func TestHalfAnswerLost(t *testing.T) {
 // END_TRANSACTION is never acknowledged: when it is lost the check repairs it, both ways.
 func TestEndTransactionLost(t *testing.T) {
 	t.Parallel()
+	var asking atomic.Bool
 	r := newRig(t, rigOptions{broker: func(c *broker.Config) {
 		c.Hooks.OnRequest = func(r broker.Request) broker.Action {
 			return broker.Action{Drop: r.Code == codeEndTransaction && r.Ext["fromTransactionCheck"] != "true"}
 		}
+		c.Hooks.OnCheck = func(broker.Check) broker.Action { return broker.Action{Drop: !asking.Load()} }
 	}})
 	s := r.service(t)
 	_, _, err := s.Create(t.Context(), request)
@@ -213,6 +251,7 @@ func TestEndTransactionLost(t *testing.T) {
 	_, err = r.producer.PublishInTx(t.Context(), orderEvent(t), failing)
 	require.ErrorIs(t, err, halfbox.ErrRolledBack)
 	require.Equal(t, 2, r.broker.OpenHalves())
+	asking.Store(true)
 	r.requireSettled(t)
 	orders, tombstones := r.rows(t)
 	require.Len(t, orders, 1)
@@ -226,17 +265,14 @@ func TestCheckBeforeLocalTransaction(t *testing.T) {
 	var r *rig
 	var first sync.Once
 	r = newRig(t, rigOptions{producer: func(c *txmsg.Config) {
-		c.Hooks.AfterHalf = func() {
-			first.Do(func() {
-				require.Eventually(t, func() bool { _, tombs := r.rows(t); return len(tombs) == 1 }, wait, tick)
-			})
-		}
+		c.Hooks.AfterHalf = func() { first.Do(func() { r.expose(t, contains(checkback.Rollback)) }) }
 	}})
 	o, _, err := r.service(t).Create(t.Context(), request)
 	require.NoError(t, err)
 	r.requireSettled(t)
 	orders, tombstones := r.rows(t)
 	require.Equal(t, o.MsgID, orders[0].MsgID)
+	require.Len(t, tombstones, 1)
 	require.NotEqual(t, o.MsgID, tombstones[0].MsgID)
 	require.Equal(t, "~"+tombstones[0].MsgID, tombstones[0].OrderNo)
 }
@@ -244,23 +280,11 @@ func TestCheckBeforeLocalTransaction(t *testing.T) {
 // A check during a slow local transaction finds the row's key locked: it must wait and answer UNKNOWN.
 func TestCheckDuringLocalTransaction(t *testing.T) {
 	t.Parallel()
-	checked := make(chan struct{})
-	var checks atomic.Int32
-	r := newRig(t, rigOptions{
-		broker: func(c *broker.Config) {
-			c.Hooks.OnRequest = func(r broker.Request) broker.Action {
-				// The second answer: the first may be UNKNOWN because the half is young.
-				if r.Code == codeEndTransaction && r.Ext["fromTransactionCheck"] == "true" && checks.Add(1) == 2 {
-					close(checked)
-				}
-				return broker.Action{}
-			}
-		},
-		producer: func(c *txmsg.Config) {
-			c.LocalTimeout = wait
-			c.Hooks.BeforeLocalCommit = func() { <-checked }
-		},
-	})
+	var r *rig
+	r = newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+		c.LocalTimeout = 2 * wait
+		c.Hooks.BeforeLocalCommit = func() { r.expose(t, atLeast(2)) } // the first may be UNKNOWN because the half is young
+	}})
 	o, _, err := r.service(t).Create(t.Context(), request)
 	require.NoError(t, err)
 	r.requireSettled(t)
@@ -290,41 +314,43 @@ func TestCheckOfCommitted(t *testing.T) {
 
 func TestBreaker(t *testing.T) {
 	t.Parallel()
-	var tried atomic.Int32
-	r := newRig(t, rigOptions{producer: func(c *txmsg.Config) {
-		c.HalfTimeout = 300 * time.Millisecond
-		c.Breaker = txmsg.BreakerConfig{Failures: 2, OpenFor: 500 * time.Millisecond}
-		c.Hooks.BeforeHalf = func() { tried.Add(1) }
-	}})
-	s := r.service(t)
-	_, _, err := s.Create(t.Context(), request)
-	require.NoError(t, err)
-	stopped, stop := context.WithTimeout(t.Context(), wait)
-	defer stop()
-	require.NoError(t, r.broker.Stop(stopped))
-	for range 2 {
-		_, _, err := s.Create(t.Context(), request)
-		requireUnavailable(t, err)
+	for name, openFor := range map[string]time.Duration{"stays open": time.Hour, "closes again": 500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var tried atomic.Int32
+			r := newRig(t, rigOptions{producer: func(c *txmsg.Config) {
+				c.HalfTimeout = 300 * time.Millisecond
+				c.Breaker = txmsg.BreakerConfig{Failures: 2, OpenFor: openFor}
+				c.Hooks.BeforeHalf = func() { tried.Add(1) }
+			}})
+			r.awaitReady(t)
+			s := r.service(t)
+			stopped, stop := context.WithTimeout(t.Context(), wait)
+			defer stop()
+			require.NoError(t, r.broker.Stop(stopped))
+			for range 2 {
+				_, _, err := s.Create(t.Context(), request)
+				requireUnavailable(t, err)
+			}
+			require.EqualValues(t, 2, tried.Load())
+			if openFor == time.Hour { // else it may be time for a probe
+				_, _, err := s.Create(t.Context(), request)
+				requireUnavailable(t, err)
+				require.EqualValues(t, 2, tried.Load(), "an open breaker tries no half message")
+				return
+			}
+			r.broker = brokertest.Restart(t, r.broker)
+			create(t, s)
+			orders, _ := r.rows(t)
+			require.Len(t, orders, 1)
+		})
 	}
-	before := tried.Load()
-	_, _, err = s.Create(t.Context(), request)
-	requireUnavailable(t, err)
-	require.Equal(t, before, tried.Load(), "an open breaker tries no half message")
-
-	r.broker = brokertest.Restart(t, r.broker)
-	require.Eventually(t, func() bool {
-		_, _, err := s.Create(t.Context(), request)
-		return err == nil
-	}, wait, 20*tick)
-	orders, _ := r.rows(t)
-	require.Len(t, orders, 2)
 }
 
 func TestReadyMeansKnownToTheBroker(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{})
-	require.Error(t, r.producer.Ready())
-	require.Eventually(t, func() bool { return r.producer.Ready() == nil }, wait, tick)
+	r.awaitReady(t)
 	require.True(t, r.broker.HasProducer(r.cfg.Group))
 	require.Zero(t, r.broker.OpenHalves(), "warming up stores nothing")
 	require.Empty(t, r.messages(t))
@@ -334,12 +360,13 @@ func TestReadyMeansKnownToTheBroker(t *testing.T) {
 // nothing yet.
 func TestSuccessorAnswersForTheDead(t *testing.T) {
 	t.Parallel()
+	var died atomic.Bool
 	r := newRig(t, rigOptions{
 		broker: func(c *broker.Config) {
 			c.Hooks.OnRequest = func(r broker.Request) broker.Action {
 				return broker.Action{Drop: r.Code == codeEndTransaction && r.Ext["fromTransactionCheck"] != "true"}
 			}
-			c.TransactionTimeout, c.CheckInterval = 3*time.Second, time.Second
+			c.Hooks.OnCheck = func(broker.Check) broker.Action { return broker.Action{Drop: !died.Load()} }
 		},
 	})
 	_, _, err := r.service(t).Create(t.Context(), request)
@@ -348,6 +375,7 @@ func TestSuccessorAnswersForTheDead(t *testing.T) {
 	defer cancel()
 	require.NoError(t, r.producer.Stop(stopped))
 	require.Equal(t, 1, r.broker.OpenHalves())
+	died.Store(true)
 
 	cfg := r.cfg
 	cfg.Registerer = nil
@@ -376,10 +404,10 @@ func TestStopWaitsForLocalTransactions(t *testing.T) {
 		defer cancel()
 		stopped <- r.producer.Stop(ctx)
 	}()
-	gone, cancel := context.WithCancel(t.Context()) // the probes must not queue for the database's one writer
-	cancel()
+	probe := orderEvent(t)
+	probe.Subject = "\x01" // is refused before anything is sent, so that no half message of a probe stays in doubt
 	require.Eventually(t, func() bool {
-		_, err := r.producer.PublishInTx(gone, orderEvent(t), failing)
+		_, err := r.producer.PublishInTx(t.Context(), probe, failing)
 		return errors.Is(err, txmsg.ErrStopped)
 	}, wait, tick, "a stopping producer takes no new work")
 	close(goOn)

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { rocketmqtest.Main(m) }
 
 const (
 	topic = "ORDER_EVENT_TOPIC"
-	wait  = 15 * time.Second
+	wait  = time.Minute // a producer that lost its connection is known again with its next heartbeat, up to 30 s later
 	tick  = 5 * time.Millisecond
 )
 
@@ -49,6 +49,7 @@ type rig struct {
 	db       *database.DB
 	producer *txmsg.Producer
 	cfg      txmsg.Config
+	*recorder
 }
 
 type rigOptions struct {
@@ -69,7 +70,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		o.resolver = newFactResolver
 	}
 	path := filepath.Join(t.TempDir(), "order.db")
-	r := &rig{broker: brokertest.Start(t, o.broker), db: openDB(t, path, database.Options{Hooks: o.hooks})}
+	r := &rig{broker: brokertest.Start(t, manyChecks, o.broker), db: openDB(t, path, database.Options{Hooks: o.hooks})}
 	checks := openDB(t, path, database.Options{LockWait: 200 * time.Millisecond})
 	checker, err := checkback.New(checkback.Config{
 		Resolvers: map[string]checkback.Resolver{order.EventCreated: order.NewCreatedResolver(checks), "conformance.fact": o.resolver(t, checks)},
@@ -77,10 +78,11 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		Logger:    zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
 	})
 	require.NoError(t, err)
+	r.recorder = &recorder{inner: checker}
 	r.cfg = txmsg.Config{
-		DB: r.db, NameServers: []string{r.broker.Addr()}, Group: "tx-" + uuid.NewString(), Topic: topic, Checker: checker,
-		HalfTimeout: 5 * time.Second, // generous, so that a slow machine decides no test
-		Logger:      zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
+		DB: r.db, NameServers: []string{r.broker.Addr()}, Group: "tx-" + uuid.NewString(), Topic: topic, Checker: r.recorder,
+		HalfTimeout: wait, LocalTimeout: wait, // generous, so that a slow machine decides no test
+		Logger: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
 	}
 	if o.fallback {
 		require.NoError(t, r.db.Migrate(context.Background(), outbox.Migrations()))
@@ -94,10 +96,16 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
+// manyChecks keeps the broker from giving a half message up before whoever can be asked has had its turn.
+func manyChecks(c *broker.Config) { c.CheckMax = 1000 }
+
 func startProducer(t testing.TB, cfg txmsg.Config) *txmsg.Producer {
 	t.Helper()
 	p, err := txmsg.New(cfg)
 	require.NoError(t, err)
+	if r, ok := cfg.Checker.(*recorder); ok {
+		r.watch(p)
+	}
 	require.NoError(t, p.Start())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), wait)
@@ -105,6 +113,11 @@ func startProducer(t testing.TB, cfg txmsg.Config) *txmsg.Producer {
 		require.NoError(t, p.Stop(ctx))
 	})
 	return p
+}
+
+func (r *rig) awaitReady(t testing.TB) {
+	t.Helper()
+	require.Eventually(t, func() bool { return r.producer.Ready() == nil }, 2*wait, tick)
 }
 
 // delivered returns the bodies stored in the topic under a message id.

@@ -39,7 +39,7 @@ func TestRaceCheckBefore(t *testing.T) {
 		var n *node
 		var first sync.Once
 		n = w.node(t, nodeOptions{producer: func(c *txmsg.Config) {
-			c.Hooks.AfterHalf = func() { first.Do(func() { n.until(t, contains(checkback.Rollback)) }) }
+			c.Hooks.AfterHalf = func() { first.Do(func() { n.expose(t, contains(checkback.Rollback)) }) }
 		}})
 		n.awaitReady(t)
 		o, _, err := n.service(t).Create(t.Context(), request)
@@ -57,7 +57,7 @@ func TestRaceCheckDuring(t *testing.T) {
 	onWorlds(t, func(t *testing.T, w world) {
 		var n *node
 		n = w.node(t, nodeOptions{producer: func(c *txmsg.Config) {
-			c.Hooks.BeforeLocalCommit = func() { n.until(t, atLeast(2)) } // the first may be for its age alone
+			c.Hooks.BeforeLocalCommit = func() { n.expose(t, atLeast(2)) } // the first may be for its age alone
 		}})
 		n.awaitReady(t)
 		o, _, err := n.service(t).Create(t.Context(), request)
@@ -76,7 +76,11 @@ func TestRaceCheckBeforeTheRow(t *testing.T) {
 	onWorlds(t, func(t *testing.T, w world) {
 		var n *node
 		n = w.node(t, nodeOptions{hooks: onceBefore("INSERT INTO t_order", func() {
-			n.until(t, func(all []checkback.Answer) bool { return len(all) == 2 || slices.Contains(all, checkback.Rollback) })
+			enough := atLeast(2)
+			if n.db.Dialect == database.MySQL {
+				enough = contains(checkback.Rollback)
+			}
+			n.expose(t, enough)
 		})})
 		n.awaitReady(t)
 		o, _, err := n.service(t).Create(t.Context(), request)
@@ -155,6 +159,9 @@ func TestRaceTwoInstances(t *testing.T) {
 				// Whichever the broker asks, the other is asked with it.
 				var instances []*node
 				both := func(h checkback.Half) (checkback.Answer, bool) {
+					if slices.ContainsFunc(instances, func(n *node) bool { return n.spares(h.MsgID) }) {
+						return checkback.Unknown, true
+					}
 					answers := make([]checkback.Answer, len(instances))
 					var wg sync.WaitGroup
 					for i, n := range instances {
@@ -236,9 +243,11 @@ func TestRaceCheckOfCommittedAgain(t *testing.T) {
 		n.awaitReady(t)
 		o, _, err := n.service(t).Create(t.Context(), request)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return len(n.answers(o.MsgID)) == 2 }, 2*wait, tick)
-		require.Equal(t, []checkback.Answer{checkback.Commit, checkback.Commit}, n.answers(o.MsgID))
 		n.requireDelivered(t, o.MsgID, 3)
+		answers := n.answers(o.MsgID)
+		require.NotContains(t, answers, checkback.Rollback)
+		commits := slices.DeleteFunc(answers, func(a checkback.Answer) bool { return a != checkback.Commit })
+		require.GreaterOrEqual(t, len(commits), 2)
 		orders, tombstones := n.rows(t)
 		require.Len(t, orders, 1)
 		require.Empty(t, tombstones)
@@ -268,9 +277,8 @@ func TestSuccessorIsAskedRightAfterReady(t *testing.T) {
 		require.NoError(t, dead.producer.Stop(stopped))
 
 		next := w.node(t, nodeOptions{producer: func(c *txmsg.Config) { c.Group = dead.cfg.Group }})
-		require.Error(t, next.producer.Ready(), "no broker can know it yet")
 		next.awaitReady(t)
-		requireKnown(t, next)
+		requireKnown(t, next) // at once: the first moment at which it says that it is ready
 		next.requireDelivered(t, orders[0].MsgID, 1)
 		require.Equal(t, []string{orders[0].MsgID}, next.asked())
 	})

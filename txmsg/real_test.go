@@ -33,7 +33,7 @@ func realStrategy(t *testing.T, hooks database.Hooks, resolver func(testing.TB, 
 	require.NoError(t, err)
 	cfg := txmsg.Config{
 		DB: openMySQL(t, dsn, database.Options{Hooks: hooks}), NameServers: nameServers, Group: enginetest.Group(t), Topic: topic,
-		Checker: checker, HalfTimeout: 5 * time.Second, LocalTimeout: time.Second,
+		Checker: &recorder{inner: checker}, HalfTimeout: wait, LocalTimeout: wait,
 	}
 	return conformance.Strategy{
 		Publisher: startProducer(t, cfg), DB: cfg.DB, Delivered: rocketmqtest.Collect(t, nameServers, topic),

@@ -208,7 +208,7 @@ func TestSoakTimeouts(t *testing.T) {
 		c.Breaker.Failures = 1 << 30 // every one is tried
 		c.Logger = zap.NewNop()
 	}})
-	require.Eventually(t, func() bool { return n.producer.Ready() == nil }, 2*wait, tick)
+	n.awaitReady(t)
 	var stored, late atomic.Int64
 	soak(t, 64<<10, "halfbox/txmsg.(*Producer).", func(int) {
 		var callers sync.WaitGroup
