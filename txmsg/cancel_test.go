@@ -41,9 +41,10 @@ func TestCancellationFallsBack(t *testing.T) {
 
 func cancellationFallsBack(t *testing.T, open opener, request, response broker.Action, stored bool) {
 	var armed atomic.Bool
+	var halves atomic.Int32
 	w := embedded(t, open, func(c *broker.Config) {
 		c.Hooks.OnRequest = onHalf(&armed, request)
-		c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action { return onHalf(&armed, response)(r) }
+		c.Hooks.OnResponse = storing(&halves, &armed, response)
 	})
 	checks := open(t, database.Options{LockWait: time.Second})
 	require.NoError(t, checks.Migrate(t.Context(), txlog.Migrations()))
@@ -67,7 +68,7 @@ func cancellationFallsBack(t *testing.T, open opener, request, response broker.A
 	require.NoError(t, err)
 	require.Equal(t, order.StatusCancelled, got.Status)
 	if stored {
-		require.Equal(t, 1, w.broker.OpenHalves(), "the case is not the one it says")
+		require.Eventually(t, func() bool { return halves.Load() == 1 }, wait, tick, "the case is not the one it says")
 	}
 	require.Eventually(t, func() bool { return w.broker.OpenHalves() == 0 }, wait, tick, "a half message stays open")
 

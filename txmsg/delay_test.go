@@ -1,6 +1,7 @@
 package txmsg_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // order with one carrier: the half message or the event record.
 func TestDelayBetweenEveryTwoSteps(t *testing.T) {
 	t.Parallel()
-	const halfTimeout = 250 * time.Millisecond
+	const short = 250 * time.Millisecond
 	half := func(d time.Duration) func(broker.Request) broker.Action {
 		return func(r broker.Request) broker.Action {
 			if r.Half {
@@ -46,23 +47,25 @@ func TestDelayBetweenEveryTwoSteps(t *testing.T) {
 		request  func(broker.Request) broker.Action
 		response func(broker.Request) broker.Action
 		hooks    database.Hooks
+		deadline time.Duration    // of the half message
 		delivery halfbox.Delivery // empty: either, it is a race with the deadline
 	}{
-		"half request, short":               {request: half(halfTimeout / 4), delivery: halfbox.DeliveryTxmsg},
-		"half request, at deadline":         {request: half(halfTimeout)},
-		"half request, long":                {request: half(2 * halfTimeout), delivery: halfbox.DeliveryOutbox},
-		"acknowledgement, short":            {response: half(halfTimeout / 4), delivery: halfbox.DeliveryTxmsg},
-		"acknowledgement, just early":       {response: half(halfTimeout - 5*time.Millisecond)},
-		"acknowledgement, just late":        {response: half(halfTimeout + 5*time.Millisecond)},
-		"acknowledgement, long":             {response: half(4 * halfTimeout), delivery: halfbox.DeliveryOutbox},
-		"before BEGIN":                      {hooks: statement(database.OpBegin, 2*halfTimeout), delivery: halfbox.DeliveryTxmsg},
-		"before INSERT":                     {hooks: statement(database.OpQuery, 2*halfTimeout), delivery: halfbox.DeliveryTxmsg},
-		"before COMMIT":                     {hooks: statement(database.OpCommit, 2*halfTimeout), delivery: halfbox.DeliveryTxmsg},
-		"END_TRANSACTION, short":            {request: end(halfTimeout), delivery: halfbox.DeliveryTxmsg},
-		"END_TRANSACTION, beyond the check": {request: end(8 * halfTimeout), delivery: halfbox.DeliveryTxmsg},
+		"half request, short":               {request: half(short / 4), deadline: wait, delivery: halfbox.DeliveryTxmsg},
+		"half request, at deadline":         {request: half(short), deadline: short},
+		"half request, long":                {request: half(4 * short), deadline: short, delivery: halfbox.DeliveryOutbox},
+		"acknowledgement, short":            {response: half(short / 4), deadline: wait, delivery: halfbox.DeliveryTxmsg},
+		"acknowledgement, just early":       {response: half(short - 5*time.Millisecond), deadline: short},
+		"acknowledgement, just late":        {response: half(short + 5*time.Millisecond), deadline: short},
+		"acknowledgement, long":             {response: half(4 * short), deadline: short, delivery: halfbox.DeliveryOutbox},
+		"before BEGIN":                      {hooks: statement(database.OpBegin, 2*short), deadline: short},
+		"before INSERT":                     {hooks: statement(database.OpQuery, 2*short), deadline: short},
+		"before COMMIT":                     {hooks: statement(database.OpCommit, 2*short), deadline: short},
+		"END_TRANSACTION, short":            {request: end(short), deadline: wait, delivery: halfbox.DeliveryTxmsg},
+		"END_TRANSACTION, beyond the check": {request: end(8 * short), deadline: wait, delivery: halfbox.DeliveryTxmsg},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			var began atomic.Bool
 			r := newRig(t, rigOptions{
 				fallback: true,
 				hooks:    tc.hooks,
@@ -71,15 +74,21 @@ func TestDelayBetweenEveryTwoSteps(t *testing.T) {
 					if tc.response != nil {
 						c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action { return tc.response(r) }
 					}
-					c.TransactionTimeout = 4 * halfTimeout // checks do not meet the local transaction, but late halves
+					c.TransactionTimeout = 4 * short // checks do not meet the local transaction, but late halves
 				},
-				producer: func(c *txmsg.Config) { c.HalfTimeout = halfTimeout },
+				producer: func(c *txmsg.Config) {
+					c.HalfTimeout = tc.deadline
+					c.Hooks.AfterHalf = func() { began.Store(true) }
+				},
 			})
+			r.awaitReady(t)
 			o, _, err := r.service(t).Create(t.Context(), request)
 			require.NoError(t, err)
 			if tc.delivery != "" {
 				require.Equal(t, tc.delivery, o.Delivery)
 			}
+			// A local transaction that has begun ends by the half message, however late it is.
+			require.Equal(t, began.Load(), o.Delivery == halfbox.DeliveryTxmsg)
 			r.requireOneCarrier(t, o.MsgID, o.Delivery)
 		})
 	}
@@ -113,10 +122,11 @@ func TestLateAcknowledgementIsCounted(t *testing.T) {
 		fallback: true,
 		producer: func(c *txmsg.Config) {
 			c.Registerer = reg
-			c.HalfTimeout = 200 * time.Millisecond
+			c.HalfTimeout = 5 * time.Second // enough for the acknowledgement, which the hook holds back until it has passed
 			c.Hooks.HalfStored = func() { <-release }
 		},
 	})
+	r.awaitReady(t)
 	o, _, err := r.service(t).Create(t.Context(), request)
 	require.NoError(t, err)
 	require.Equal(t, halfbox.DeliveryOutbox, o.Delivery)

@@ -54,19 +54,24 @@ func TestFallback(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var armed atomic.Bool
+			var stored atomic.Int32
 			armed.Store(true)
 			r := newRig(t, rigOptions{
 				fallback: true,
 				broker: func(c *broker.Config) {
 					c.Hooks.OnRequest = onHalf(&armed, tc.request)
-					c.Hooks.OnResponse = func(r broker.Request, _ int) broker.Action { return onHalf(&armed, tc.response)(r) }
+					c.Hooks.OnResponse = storing(&stored, &armed, tc.response)
 				},
 				producer: func(c *txmsg.Config) { c.HalfTimeout = 200 * time.Millisecond },
 			})
+			r.awaitReady(t)
+			if tc.response.Disconnect {
+				r.startPeer(t)
+			}
 			o, _, err := r.service(t).Create(t.Context(), request)
 			require.NoError(t, err)
 			if tc.stored {
-				require.Equal(t, 1, r.broker.OpenHalves(), "the case is not the one it says")
+				require.Eventually(t, func() bool { return stored.Load() == 1 }, wait, tick, "the case is not the one it says")
 			}
 			r.requireFellBack(t, o)
 		})
@@ -148,13 +153,14 @@ func TestNoFallbackWhileTheLocalTransactionRuns(t *testing.T) {
 	var r2 *rig
 	r2 = newRig(t, rigOptions{producer: func(c *txmsg.Config) {
 		c.Fallback = forbidden{t}
-		c.HalfTimeout = 2 * time.Second // enough for the half message on any machine
+		c.HalfTimeout = 10 * time.Second // enough for the half message on any machine
 		c.LocalTimeout = wait
 		c.Hooks.BeforeLocalCommit = func() {
 			began := time.Now()
 			require.Eventually(t, func() bool { return time.Since(began) > r2.cfg.HalfTimeout+time.Second }, wait, tick)
 		}
 	}})
+	r2.awaitReady(t)
 	o, _, err := r2.service(t).Create(t.Context(), request)
 	require.NoError(t, err)
 	require.Equal(t, halfbox.DeliveryTxmsg, o.Delivery)
