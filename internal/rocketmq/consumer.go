@@ -68,6 +68,7 @@ const (
 // Consumer receives messages until it is stopped. Start and Stop may be called from any goroutine.
 type Consumer struct {
 	cfg      ConsumerConfig
+	look     time.Duration   // lookTimeout
 	name     string          // of all its clients
 	clients  int             // how many it has made; belongs to run
 	ctx      context.Context // of the handlers; ends when Stop runs out of time
@@ -102,7 +103,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	c := &Consumer{cfg: cfg, name: InstanceName("consumer"), begun: time.Now(), left: make(chan struct{}), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
+	c := &Consumer{cfg: cfg, look: lookTimeout, name: InstanceName("consumer"), begun: time.Now(), left: make(chan struct{}), done: make(chan struct{}), sentinel: newSentinel(cfg.NameServers, cfg.Topic, cfg.Credentials)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.life, c.endLife = context.WithCancel(c.ctx)
 	return c, nil
@@ -310,7 +311,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		c.cancel()
 	}
-	last := time.NewTimer(4*stopGrace + lookTimeout) // what end and shutdown take at most
+	last := time.NewTimer(4*stopGrace + c.look) // what end and shutdown take at most
 	defer last.Stop()
 	select {
 	case <-c.done:
@@ -369,7 +370,7 @@ func (c *Consumer) shutdown(push client.PushConsumer) error {
 		}
 		done <- push.Shutdown()
 	}()
-	bound := time.NewTimer(2*stopGrace + lookTimeout)
+	bound := time.NewTimer(2*stopGrace + c.look)
 	defer bound.Stop()
 	select {
 	case err := <-done:

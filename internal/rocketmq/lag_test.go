@@ -46,8 +46,7 @@ func testLag(t *testing.T, nameServers []string, topic string) {
 	}
 	requireLag(messages)
 	in := &inbox{}
-	c, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{NameServers: nameServers, Group: group, Topic: topic, Handle: in.collect})
-	require.NoError(t, err)
+	c := newConsumerOf(t, rocketmq.ConsumerConfig{NameServers: nameServers, Group: group, Topic: topic, Handle: in.collect})
 	c.Start()
 	require.Eventually(t, func() bool { return in.distinct() == messages }, wait, tick)
 	stop(t, c)

@@ -50,11 +50,19 @@ func sendTo(t testing.TB, p client.Producer, topic, tag, body string) string {
 func newConsumer(t testing.TB, addr string, cfg rocketmq.ConsumerConfig) *rocketmq.Consumer {
 	t.Helper()
 	cfg.NameServers, cfg.Topic = []string{addr}, topic
+	return newConsumerOf(t, cfg)
+}
+
+// newConsumerOf is newConsumer for any name servers and topic. Its client has time to end: a pause of the machine is not
+// to pass for a broker that does not answer.
+func newConsumerOf(t testing.TB, cfg rocketmq.ConsumerConfig) *rocketmq.Consumer {
+	t.Helper()
 	if cfg.Group == "" {
 		cfg.Group = "points-" + uuid.NewString()
 	}
 	c, err := rocketmq.NewConsumer(cfg)
 	require.NoError(t, err)
+	c.SetLookTimeout(wait)
 	t.Cleanup(func() { stop(t, c) })
 	return c
 }

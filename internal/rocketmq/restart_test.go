@@ -183,11 +183,7 @@ func TestConnectionsCutAgainAndAgain(t *testing.T) {
 	wire := enginetest.NewRocketMQProxy(t, []string{b.Addr()})
 	core, logs := observer.New(zap.InfoLevel)
 	in := &inbox{}
-	c, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{
-		NameServers: wire.NameServers(), Topic: topic, Group: "points-" + uuid.NewString(), Handle: in.collect, Logger: zap.New(core),
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { stop(t, c) })
+	c := newConsumerOf(t, rocketmq.ConsumerConfig{NameServers: wire.NameServers(), Topic: topic, Handle: in.collect, Logger: zap.New(core)})
 	c.Start()
 	p := newProducer(t, b)
 	first := send(t, p, "t", "x")

@@ -31,11 +31,9 @@ func TestConsumerWithASilentNameServer(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Start(t)
 	in := &inbox{}
-	c, err := rocketmq.NewConsumer(rocketmq.ConsumerConfig{
+	c := newConsumerOf(t, rocketmq.ConsumerConfig{
 		NameServers: []string{silentServer(t, b.Addr()), b.Addr()}, Topic: topic, Group: "points-silent", Handle: in.collect,
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() { stop(t, c) })
 	c.Start()
 	first := send(t, newProducer(t, b), "t", "x")
 	require.Eventually(t, func() bool { return in.times(first) == 1 }, wait, tick)

