@@ -235,6 +235,20 @@ func TestHalfAnswerLost(t *testing.T) {
 	}
 }
 
+// A caller whose deadline has passed costs nobody the connection, by which the broker asks.
+func TestCallerIsLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{})
+	r.awaitReady(t)
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	_, err := r.producer.PublishInTx(late, orderEvent(t), failing)
+	require.ErrorIs(t, err, halfbox.ErrRolledBack)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Never(t, func() bool { return !r.broker.HasProducer(r.cfg.Group) }, 300*time.Millisecond, tick)
+	require.Zero(t, r.broker.OpenHalves())
+}
+
 // END_TRANSACTION is never acknowledged: when it is lost the check repairs it, both ways.
 func TestEndTransactionLost(t *testing.T) {
 	t.Parallel()
