@@ -28,7 +28,7 @@ func TestCancellationFallsBack(t *testing.T) {
 		"refused":             {request: broker.Action{Code: codeSystemBusy, Remark: "busy"}},
 		"request lost":        {request: broker.Action{Drop: true}},
 		"stored, answer lost": {response: broker.Action{Drop: true}, stored: true},
-		"stored, answer late": {response: broker.Action{Delay: 500 * time.Millisecond}, stored: true},
+		"stored, answer late": {response: broker.Action{Delay: 3 * time.Second}, stored: true},
 	} {
 		for engine, open := range map[string]func(testing.TB) opener{"sqlite": sqliteAt, "mysql": mysqlAt} {
 			t.Run(name+", "+engine, func(t *testing.T) {
@@ -53,7 +53,7 @@ func cancellationFallsBack(t *testing.T, open opener, request, response broker.A
 	}})
 	require.NoError(t, err)
 	answers := &recorder{inner: checker}
-	n := w.node(t, nodeOptions{fallback: true, producer: func(c *txmsg.Config) { c.HalfTimeout, c.Checker = 200*time.Millisecond, answers }})
+	n := w.node(t, nodeOptions{fallback: true, producer: func(c *txmsg.Config) { c.HalfTimeout, c.Checker = time.Second, answers }})
 	n.awaitReady(t)
 	// The order goes by the outbox, so that every half message here is the cancellation's.
 	s, err := order.NewService(order.Config{DB: n.db, Default: halfbox.DeliveryTxmsg, Publishers: map[halfbox.Delivery]order.Publisher{

@@ -46,7 +46,7 @@ func TestFallback(t *testing.T) {
 		"request lost":               {request: broker.Action{Drop: true}},
 		"connection cut before":      {request: broker.Action{Disconnect: true}},
 		"stored, answer lost":        {response: broker.Action{Drop: true}, stored: true},
-		"stored, answer late":        {response: broker.Action{Delay: 500 * time.Millisecond}, stored: true},
+		"stored, answer late":        {response: broker.Action{Delay: 3 * time.Second}, stored: true},
 		"stored, connection cut":     {response: broker.Action{Disconnect: true}, stored: true},
 		"stored, flush disk timeout": {response: broker.Action{Code: 10}},
 		"stored, slave not there":    {response: broker.Action{Code: 11}},
@@ -62,7 +62,7 @@ func TestFallback(t *testing.T) {
 					c.Hooks.OnRequest = onHalf(&armed, tc.request)
 					c.Hooks.OnResponse = storing(&stored, &armed, tc.response)
 				},
-				producer: func(c *txmsg.Config) { c.HalfTimeout = 200 * time.Millisecond },
+				producer: func(c *txmsg.Config) { c.HalfTimeout = time.Second },
 			})
 			r.awaitReady(t)
 			if tc.response.Disconnect {

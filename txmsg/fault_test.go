@@ -203,7 +203,7 @@ func TestHalfTooLarge(t *testing.T) {
 func TestHalfAnswerLost(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]broker.Action{
-		"lost": {Drop: true}, "late": {Delay: 600 * time.Millisecond}, "connection cut": {Disconnect: true},
+		"lost": {Drop: true}, "late": {Delay: 3 * time.Second}, "connection cut": {Disconnect: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,7 +212,7 @@ func TestHalfAnswerLost(t *testing.T) {
 			armed.Store(true)
 			r := newRig(t, rigOptions{
 				broker:   func(c *broker.Config) { c.Hooks.OnResponse = storing(&stored, &armed, act) },
-				producer: func(c *txmsg.Config) { c.HalfTimeout = 200 * time.Millisecond },
+				producer: func(c *txmsg.Config) { c.HalfTimeout = time.Second },
 			})
 			r.awaitReady(t)
 			if act.Disconnect {
