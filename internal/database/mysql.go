@@ -1,6 +1,8 @@
 package database
 
 import (
+	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -34,7 +36,7 @@ func OpenMySQL(dsn string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database DSN: %w", redactDSN(err, cfg))
 	}
-	pool := openPool(c, o, o.MaxOpen)
+	pool := openPool(mysqlConnector{c}, o, o.MaxOpen)
 	// A pooled connection must not outlive the session's wait_timeout at the server.
 	pool.SetConnMaxIdleTime(sessionWaitTimeout / 2)
 	g, err := openGorm(gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true}), o)
@@ -44,6 +46,18 @@ func OpenMySQL(dsn string, o Options) (*DB, error) {
 	db := &DB{Dialect: MySQL, Write: g, Read: g}
 	db.pools = append(db.pools, pool)
 	return db, nil
+}
+
+// mysqlConnector tells database/sql to try again when a new connection has broken before the driver could log in. The
+// driver says so itself for every later packet; here it lets an error of its own out that nobody can compare with.
+type mysqlConnector struct{ driver.Connector }
+
+func (c mysqlConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil && err.Error() == "bad connection" {
+		err = driver.ErrBadConn
+	}
+	return conn, err
 }
 
 // CompleteDSN parses a DSN and adds what it lacks: parseTime, clientFoundRows, interpolateParams, UTC in driver and
