@@ -108,9 +108,12 @@ func (r *Rescuer) loop() {
 	}
 }
 
+// releaseTimeout bounds what a stop waits for the database: longer than a lock wait.
+const releaseTimeout = 3 * time.Second
+
 // release gives the leases back, as far as the database answers.
 func (r *Rescuer) release() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	for name := range r.ours {
 		if err := r.progress.Release(ctx, name, r.owner); err != nil {
