@@ -15,6 +15,9 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
+
+	"github.com/halfbox/halfbox/internal/enginetest"
+	"github.com/halfbox/halfbox/internal/remoting"
 )
 
 // load is a few clients that ask for order after order, of both deliveries in turn, until they are told to stop.
@@ -312,26 +315,44 @@ func (s *site) settledIn(t testing.TB, before time.Time) time.Duration {
 // reachable tells, once somebody asks, when an address took a connection for the first time from now on.
 func reachable(t testing.TB, addr string) (at func() time.Time) {
 	t.Helper()
+	return firstTime(t, addr+" is reachable", func(ctx context.Context) bool { return dials(ctx, addr) })
+}
+
+// brokerBack is reachable for a broker: as long as its name server does not know it nobody finds it, which is some
+// seconds longer.
+func brokerBack(t testing.TB, r *enginetest.OwnedRocketMQ) (at func() time.Time) {
+	t.Helper()
+	return firstTime(t, "the broker is registered", func(ctx context.Context) bool {
+		queues, err := remoting.Queues(ctx, r.NameServers()[0], "TBW102", remoting.Credentials{})
+		return err == nil && len(queues) > 0 && dials(ctx, r.BrokerAddr())
+	})
+}
+
+func dials(ctx context.Context, addr string) bool {
+	d := net.Dialer{Timeout: time.Second}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
+}
+
+func firstTime(t testing.TB, what string, holds func(ctx context.Context) bool) (at func() time.Time) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := make(chan time.Time, 1)
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		every := time.NewTicker(tick)
 		defer every.Stop()
-		d := net.Dialer{Timeout: time.Second}
-		for {
-			conn, err := d.DialContext(ctx, "tcp", addr)
-			if err == nil {
-				_ = conn.Close()
-				seen <- time.Now()
-				return
-			}
+		for !holds(ctx) {
 			select {
 			case <-every.C:
 			case <-ctx.Done():
 				return
 			}
 		}
+		seen <- time.Now()
 	})
 	t.Cleanup(func() {
 		cancel()
@@ -342,7 +363,7 @@ func reachable(t testing.TB, addr string) (at func() time.Time) {
 		case when := <-seen:
 			return when
 		case <-time.After(wait):
-			t.Fatalf("%s is not reachable", addr)
+			t.Fatalf("never happened: %s", what)
 			return time.Time{}
 		}
 	}

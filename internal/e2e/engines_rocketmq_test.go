@@ -37,7 +37,7 @@ func rocketmqRestarted(t *testing.T, e *engines, away func()) {
 		status, checked := checks(t, x.p.admin)
 		return status == http.StatusOK && strings.HasPrefix(checked["rocketmq"], "degraded: ")
 	}, wait, tick, "it takes orders, and says what is missing")
-	at := reachable(t, e.rocketmq.BrokerAddr())
+	at := brokerBack(t, e.rocketmq)
 	e.rocketmq.Start()
 	reached := at()
 	x.rocketmqBack(t, fmt.Sprintf("RocketMQ was away for %v", reached.Sub(gone).Round(10*time.Millisecond)), reached)
