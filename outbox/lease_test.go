@@ -248,7 +248,13 @@ func TestNoSendBeginsAfterItsLease(t *testing.T) {
 func TestLeaseIsKeptWhileItsRowsAreWorkedOn(t *testing.T) {
 	t.Parallel()
 	onModes(t, func(t *testing.T, e *engine, mode ClaimMode) {
-		db := e.db(t)
+		var renewals atomic.Int32
+		db := e.open(t, database.Options{Hooks: database.Hooks{Before: func(_ database.Op, query string) error {
+			if strings.Contains(query, "SET lease_until") {
+				renewals.Add(1)
+			}
+			return nil
+		}}})
 		write(t, db, "A"+string(mode), 3)
 		cfg := testConfig(t, db, newFakeSink(nil))
 		cfg.Claim, cfg.Lease, cfg.SendTimeout, cfg.StatementTimeout = mode, 18*time.Second, 6*time.Second, 9*time.Second
@@ -262,9 +268,11 @@ func TestLeaseIsKeptWhileItsRowsAreWorkedOn(t *testing.T) {
 		}
 		r := newTestRelay(t, cfg)
 		r.loops[0].cfg.StatementTimeout = 20 * time.Second // a statement that is late is no renewal that fails
+		began := time.Now()
 		require.Equal(t, 3, mustOnce(t, r).claimed)
 		require.Equal(t, 3, countStatus(t, db, StatusSuccess))
 		require.Zero(t, totalMisses(r))
+		require.Less(t, renewals.Load(), int32(time.Since(began)/time.Second), "a third of the term lies between two renewals")
 	})
 }
 

@@ -122,8 +122,9 @@ func (p *Producer) send(ctx context.Context, cancel context.CancelFunc, a *attem
 			}
 		}()
 		if ctx.Err() != nil {
-			// The client would write with a deadline that has passed, and close the connection of all for it: until the next
-			// heartbeat the broker could not ask this producer. await says why nothing was sent.
+			// The client would write with a deadline that has passed, and close the connection of all for it: until the
+			// next heartbeat the broker could not ask this producer. Only a pause between here and its write still does
+			// that. await says why nothing was sent.
 			return
 		}
 		res, err := p.client.SendMessageInTransaction(ctx, msg)

@@ -36,10 +36,10 @@ func (db *DB) Migrate(ctx context.Context, line Line) error {
 	}
 	// On SQLite several processes may start on the same files at once. The slower one fails on a table that is there
 	// already, in a transaction that is undone; the next try sees what another has done. That may happen once for each
-	// version, and for the table of versions.
+	// version.
 	tries := 1
 	if db.Dialect == SQLite {
-		tries += len(provider.ListSources()) + 1
+		tries += len(provider.ListSources())
 	}
 	for range tries {
 		if _, err = provider.Up(ctx); err == nil {
