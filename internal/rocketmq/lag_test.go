@@ -49,6 +49,7 @@ func testLag(t *testing.T, nameServers []string, topic string) {
 	c := newConsumerOf(t, rocketmq.ConsumerConfig{NameServers: nameServers, Group: group, Topic: topic, Handle: in.collect})
 	c.Start()
 	require.Eventually(t, func() bool { return in.distinct() == messages }, wait, tick)
+	requireLag(0) // the client tells its offsets every 5 s
 	stop(t, c)
 	requireLag(0)
 }
