@@ -127,8 +127,7 @@ func (n *node) requireDelivered(t testing.TB, msgID string, times int) {
 	require.Eventually(t, func() bool { return count() >= times }, 2*wait, tick, "message %s was not delivered", msgID)
 	most := times
 	if times > 0 && n.broker() == nil {
-		commits := slices.DeleteFunc(n.answers(msgID), func(a checkback.Answer) bool { return a != checkback.Commit })
-		most = max(times, 1+len(commits))
+		most = max(times, 1+n.commits(msgID))
 	}
 	require.LessOrEqual(t, count(), most)
 }
@@ -212,6 +211,11 @@ func (r *recorder) answers(msgID string) (all []checkback.Answer) {
 		}
 	}
 	return all
+}
+
+// commits counts the checks of a half message that were answered COMMIT.
+func (r *recorder) commits(msgID string) int {
+	return len(slices.DeleteFunc(r.answers(msgID), func(a checkback.Answer) bool { return a != checkback.Commit }))
 }
 
 // asked are the ids of the half messages that were asked about, each once.
