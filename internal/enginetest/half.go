@@ -64,29 +64,14 @@ func Discarded(t testing.TB, nameServer, group string) (ids []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), adminTimeout)
 	defer cancel()
-	queues, err := remoting.Queues(ctx, nameServer, DiscardedTopic, remoting.Credentials{})
+	all, err := ReadTopic(ctx, nameServer, DiscardedTopic)
 	if err != nil {
 		t.Log(err)
 		return nil
 	}
-	for _, q := range queues {
-		for next := int64(0); ; {
-			p, err := remoting.Pull(ctx, q.Addr, remoting.PullRequest{
-				Group: remoting.ToolsGroup, Topic: DiscardedTopic, Queue: q.ID, Offset: next, Max: 32,
-			}, remoting.Credentials{})
-			if err != nil {
-				t.Log(err)
-				return nil
-			}
-			for _, m := range p.Messages {
-				if m.Properties[remoting.PropertyProducerGroup] == group {
-					ids = append(ids, m.Properties[remoting.PropertyUniqueKey])
-				}
-			}
-			if p.Next <= next {
-				break
-			}
-			next = p.Next
+	for _, m := range all {
+		if m.Properties[remoting.PropertyProducerGroup] == group {
+			ids = append(ids, m.Properties[remoting.PropertyUniqueKey])
 		}
 	}
 	return ids

@@ -68,46 +68,22 @@ func newOrdered(t *testing.T, nameServers []string) *Ordered {
 }
 
 // arrivals waits for n messages, and returns all in the order in which their queues have them, repetitions left out.
-func arrivals(t *testing.T, nameServers []string, topic string, n int) []arrival {
+func arrivals(t *testing.T, nameServers []string, topic string, n int) (got []enginetest.Stored) {
 	t.Helper()
-	var got []arrival
 	require.Eventually(t, func() bool {
-		all, err := readQueues(nameServers[0], topic)
-		got = all
-		return err == nil && len(all) >= n
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		all, err := enginetest.ReadTopic(ctx, nameServers[0], topic)
+		seen := map[string]bool{}
+		got = slices.DeleteFunc(all, func(m enginetest.Stored) bool {
+			id := m.Properties[remoting.PropertyUniqueKey]
+			repeated := seen[id]
+			seen[id] = true
+			return repeated
+		})
+		return err == nil && len(got) >= n
 	}, patience, 10*tick)
 	return got
-}
-
-// arrival is a message and the queue that has it.
-type arrival struct {
-	remoting.Message
-	queue string
-}
-
-func readQueues(nameServer, topic string) (all []arrival, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	queues, err := remoting.Queues(ctx, nameServer, topic, remoting.Credentials{})
-	seen := map[string]bool{}
-	for _, q := range queues {
-		for next, end := int64(0), int64(1); next < end; {
-			p, err := remoting.Pull(ctx, q.Addr, remoting.PullRequest{
-				Group: remoting.ToolsGroup, Topic: topic, Queue: q.ID, Offset: next, Max: 32,
-			}, remoting.Credentials{})
-			if err != nil {
-				return nil, err
-			}
-			for _, m := range p.Messages {
-				if id := m.Properties[remoting.PropertyUniqueKey]; !seen[id] {
-					seen[id] = true
-					all = append(all, arrival{m, queueName(q)})
-				}
-			}
-			next, end = p.Next, p.Max
-		}
-	}
-	return all, err
 }
 
 // TestEventsOfAnOrderArriveInOrder: created and cancelled of many orders, written in one go and relayed by two relays;
@@ -180,9 +156,9 @@ func arriveInOrder(t *testing.T, nameServers []string, topic string, open func()
 	for _, m := range arrivals(t, nameServers, topic, 2*orders) {
 		key := m.Properties[remoting.PropertyKeys]
 		if had := queueOf[key]; had != "" {
-			require.Equal(t, had, m.queue)
+			require.Equal(t, had, queueName(m.Queue))
 		}
-		queueOf[key] = m.queue
+		queueOf[key] = queueName(m.Queue)
 		seen[key] = append(seen[key], m.Properties[remoting.PropertyTags])
 	}
 	require.Len(t, seen, orders)
