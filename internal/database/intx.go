@@ -31,14 +31,22 @@ func (db *DB) InTx(ctx context.Context, fn func(tx *gorm.DB) error) error {
 		if err == nil || errors.Is(err, halfbox.ErrUnknown) || !IsLockConflict(err) || attempt == txAttempts {
 			return err
 		}
-		// Jitter, or the two transactions that met would meet again.
-		pause := time.NewTimer(time.Duration(1+rand.IntN(10<<attempt)) * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !pause(ctx, 10<<attempt) {
 			return err
 		}
+	}
+}
+
+// pause waits for 1 to most milliseconds, at random, or two that have met would meet again. It returns false when ctx
+// ends before.
+func pause(ctx context.Context, most int) bool {
+	t := time.NewTimer(time.Duration(1+rand.IntN(most)) * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

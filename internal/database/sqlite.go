@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -55,12 +54,7 @@ func connectFirst(pool *sql.DB, lockWait time.Duration) error {
 	defer cancel()
 	for {
 		err := pool.PingContext(context.Background())
-		if !IsLockConflict(err) {
-			return err
-		}
-		select {
-		case <-time.After(time.Duration(1+rand.IntN(20)) * time.Millisecond):
-		case <-ctx.Done():
+		if !IsLockConflict(err) || !pause(ctx, 20) {
 			return err
 		}
 	}
