@@ -17,7 +17,7 @@ type Conn struct {
 	asked int32 // the number of questions, which is what numbers them
 }
 
-// Dial connects to a server (host:port). ctx bounds it; without a deadline 5 s do. The caller closes the connection.
+// Dial connects to a server (host:port). ctx bounds it, and so do 5 s. The caller closes the connection.
 func Dial(ctx context.Context, addr string, creds Credentials) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

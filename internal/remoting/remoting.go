@@ -78,7 +78,7 @@ type header struct {
 }
 
 // Ask sends one request without a body to addr (host:port) on a connection of its own and returns the answer. An answer
-// with an error code is an answer, not an error. ctx bounds everything; without a deadline 5 s do.
+// with an error code is an answer, not an error. ctx bounds everything, and so do 5 s; see Conn.Ask for longer questions.
 func Ask(ctx context.Context, addr string, code int, ext map[string]string, creds Credentials) (Answer, error) {
 	return AskWithBody(ctx, addr, code, ext, nil, creds)
 }

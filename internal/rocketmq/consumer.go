@@ -68,7 +68,7 @@ const (
 // Consumer receives messages until it is stopped. Start and Stop may be called from any goroutine.
 type Consumer struct {
 	cfg      ConsumerConfig
-	look     time.Duration   // lookTimeout
+	look     time.Duration   // what the client may take to look at its group: lookTimeout
 	name     string          // of all its clients
 	clients  int             // how many it has made; belongs to run
 	ctx      context.Context // of the handlers; ends when Stop runs out of time
